@@ -1,0 +1,169 @@
+"""A launch plan: what the host code asked of the driver, as plain data.
+
+A plan has no addresses. Bytes that held device pointers or tensor maps are zero in `Blob.data` and named in
+`Blob.refs`, so that a plan hashes, goes to JSON and back, and replays on fresh addresses any number of times.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from ptxgym.verdict import Value
+
+Dim3 = tuple[int, int, int]
+
+
+class Buffer(Value):
+    """A range of device memory."""
+
+    name: str
+    """Argument name, `workspace<n>`, or the mangled symbol of a module variable."""
+    role: Literal["input", "output", "workspace", "symbol"]
+    size_bytes: int
+
+
+class BufferRef(Value):
+    """An address: a buffer plus a byte offset (one past the end is allowed)."""
+
+    buffer: str
+    offset: int = 0
+
+
+class PointerRef(Value):
+    """Eight bytes at `at` that hold a device address."""
+
+    kind: Literal["pointer"] = "pointer"
+    at: int
+    target: BufferRef
+
+
+class TensorMapRef(Value):
+    """128 bytes at `at` that hold the tensor map `index` of the plan."""
+
+    kind: Literal["tensor_map"] = "tensor_map"
+    at: int
+    index: int
+
+
+Ref = Annotated[PointerRef | TensorMapRef, Field(discriminator="kind")]
+
+
+class Blob(Value):
+    """Bytes of a parameter or an upload, with what must be patched in before use."""
+
+    data: str
+    """Hex; zeros where a reference stands."""
+    refs: tuple[Ref, ...] = ()
+
+    @property
+    def raw(self) -> bytes:
+        """The literal bytes."""
+        return bytes.fromhex(self.data)
+
+
+class TensorMap(Value):
+    """All arguments of one `cuTensorMapEncodeTiled`; names of enumerators without their `CU_TENSOR_MAP_…_` prefix."""
+
+    data_type: str
+    """`BFLOAT16`, `UINT8`, `FLOAT32`, …"""
+    global_address: BufferRef
+    global_dim: tuple[int, ...]
+    """Elements, innermost first; its length is the rank, 1 to 5."""
+    global_strides_bytes: tuple[int, ...]
+    """rank − 1 values: the stride of dimension 1, 2, …"""
+    box_dim: tuple[int, ...]
+    element_strides: tuple[int, ...]
+    interleave: str = "NONE"
+    swizzle: str = "NONE"
+    """`NONE`, `32B`, `64B`, `128B`."""
+    l2_promotion: str = "NONE"
+    oob_fill: str = "NONE"
+    """`NONE` (zeros) or `NAN_REQUEST_ZERO_FMA`."""
+
+
+class Launch(Value):
+    """One kernel launch."""
+
+    kind: Literal["launch"] = "launch"
+    kernel: str
+    """Mangled name, with anonymous-namespace hashes as in this build."""
+    grid: Dim3
+    block: Dim3
+    dynamic_smem_bytes: int
+    params: tuple[Blob, ...]
+    cluster: Dim3 | None = None
+    """From the PTX directive or the launch attribute."""
+    cooperative: bool = False
+    programmatic: bool = False
+    stream: int = 0
+    """0 is the stream that `run` was given."""
+
+
+class Memset(Value):
+    """Fill `count` elements of `width_bytes` with `value`."""
+
+    kind: Literal["memset"] = "memset"
+    target: BufferRef
+    value: int
+    width_bytes: int
+    count: int
+    stream: int = 0
+
+
+class Copy(Value):
+    """A device-to-device copy."""
+
+    kind: Literal["copy"] = "copy"
+    target: BufferRef
+    source: BufferRef
+    size_bytes: int
+    stream: int = 0
+
+
+class Upload(Value):
+    """A host-to-device copy of constants known at record time."""
+
+    kind: Literal["upload"] = "upload"
+    target: BufferRef
+    data: Blob
+    stream: int = 0
+
+
+Operation = Annotated[Launch | Memset | Copy | Upload, Field(discriminator="kind")]
+
+
+class FunctionAttributes(Value):
+    """What `cudaFuncSetAttribute` set for one kernel."""
+
+    kernel: str
+    max_dynamic_smem_bytes: int = 0
+    preferred_smem_carveout: int = -1
+    non_portable_cluster: bool = False
+
+
+class LaunchPlan(Value):
+    """One self-contained cold call of `run`, in order."""
+
+    build_key: str
+    device_profile: str
+    axes: dict[str, int]
+    buffers: tuple[Buffer, ...]
+    tensor_maps: tuple[TensorMap, ...] = ()
+    functions: tuple[FunctionAttributes, ...] = ()
+    operations: tuple[Operation, ...]
+    isolation: str
+    """Level under which the host code ran: `full`, `seccomp` or `rlimits`."""
+    recorder_revision: int
+
+    @property
+    def hash(self) -> str:
+        """Hex SHA-256 of the plan without its isolation level."""
+        return hashlib.sha256(self.model_dump_json(exclude={"isolation"}).encode()).hexdigest()
+
+    @property
+    def launches(self) -> tuple[Launch, ...]:
+        """The kernel launches, in order."""
+        return tuple(op for op in self.operations if isinstance(op, Launch))
