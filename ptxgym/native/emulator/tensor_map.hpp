@@ -1,0 +1,90 @@
+// The emulator's own content of the opaque 128-byte CUtensorMap, and the geometry of a tile-mode box (PTX ISA 5.5.3, 5.5.7).
+//
+// The launcher writes a map wherever the plan holds one (a parameter, a struct, an upload); kernels may copy the 128 bytes about, so
+// everything is inside. ptxgym/device/emulator/tensor_map.py packs the same layout.
+#pragma once
+#include <cstdint>
+#include <cstring>
+#include "descriptor.hpp"
+
+constexpr int MAX_RANK = 5;
+constexpr uint32_t TENSOR_MAP_BYTES = 128;
+constexpr uint64_t TENSOR_MAP_MAGIC = 0x3150'414D'4758'5450ull;  // the bytes "PTXGMAP1"
+
+// Numbering of CUtensorMapDataType.
+enum class TensorType : uint8_t {
+  U8, U16, U32, S32, U64, S64, F16, F32, F64, BF16, F32_FTZ, TF32, TF32_FTZ,
+};
+enum class OutOfBounds : uint8_t { Zero, Nan };
+
+struct TensorMap {
+  uint64_t magic;
+  uint64_t address;         // of the first element
+  uint64_t strides[4];      // bytes, of dimensions 1…; dimension 0 is dense
+  uint32_t last[MAX_RANK];  // size − 1 of each dimension, in elements, innermost first
+  uint16_t box[MAX_RANK];   // 1…256
+  uint8_t element_strides[MAX_RANK];
+  uint8_t rank;
+  TensorType type;
+  Swizzle swizzle;
+  OutOfBounds fill;
+  uint8_t pad[35];
+};
+static_assert(sizeof(TensorMap) == TENSOR_MAP_BYTES, "a tensor map has 128 bytes");
+
+constexpr uint32_t element_bytes(TensorType type) {
+  constexpr uint8_t sizes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4};
+  return sizes[static_cast<unsigned>(type)];
+}
+
+inline bool is_tensor_map(const TensorMap& map) {
+  return map.magic == TENSOR_MAP_MAGIC && map.rank >= 1 && map.rank <= MAX_RANK && map.type <= TensorType::TF32_FTZ &&
+         map.swizzle <= Swizzle::B128 && map.fill <= OutOfBounds::Nan;
+}
+
+// Elements that one box moves along a dimension: a stride e visits ceil(box / e) of them; dimension 0 ignores it
+// (CUDA driver API, cuTensorMapEncodeTiled, elementStrides).
+inline uint32_t box_count(const TensorMap& map, int dim) {
+  const uint32_t stride = dim == 0 ? 1 : map.element_strides[dim];
+  return (map.box[dim] + stride - 1) / stride;
+}
+
+inline uint32_t box_line_bytes(const TensorMap& map) { return map.box[0] * element_bytes(map.type); }
+
+// Lines (runs along dimension 0) of the box.
+inline uint32_t box_lines(const TensorMap& map) {
+  uint32_t lines = 1;
+  for (int dim = 1; dim < map.rank; ++dim) lines *= box_count(map, dim);
+  return lines;
+}
+
+// Bytes that count against the mbarrier's transaction count: the full box, wherever it is clipped.
+inline uint32_t box_bytes(const TensorMap& map) { return box_lines(map) * box_line_bytes(map); }
+
+// Distance of two lines in shared memory: a swizzled line takes the whole swizzle width, even if the box is narrower.
+inline uint32_t box_pitch_bytes(const TensorMap& map) {
+  return map.swizzle == Swizzle::None ? box_line_bytes(map) : swizzle_bytes(map.swizzle);
+}
+
+// One line of a box: where it starts in global memory and which of its elements lie inside the tensor.
+struct BoxLine {
+  uint64_t address;       // of element `first`
+  uint32_t first, count;  // elements inside the tensor; count 0: the line is outside
+};
+
+// `index` counts lines in shared-memory order: dimension 1 fastest.
+inline BoxLine box_line(const TensorMap& map, const int32_t* coords, uint32_t index) {
+  uint64_t address = map.address;
+  for (int dim = 1; dim < map.rank; ++dim) {
+    const uint32_t count = box_count(map, dim), step = index % count;
+    index /= count;
+    const int64_t position = int64_t{coords[dim]} + int64_t{step} * map.element_strides[dim];
+    if (position < 0 || position > int64_t{map.last[dim]}) return {0, 0, 0};
+    address += static_cast<uint64_t>(position) * map.strides[dim - 1];
+  }
+  const int64_t begin = coords[0], end = begin + map.box[0], size = int64_t{map.last[0]} + 1;
+  const int64_t from = begin < 0 ? 0 : begin, to = end > size ? size : end;
+  if (from >= to) return {0, 0, 0};
+  return {address + static_cast<uint64_t>(from) * element_bytes(map.type), static_cast<uint32_t>(from - begin),
+          static_cast<uint32_t>(to - from)};
+}
