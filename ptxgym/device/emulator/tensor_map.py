@@ -8,7 +8,7 @@ from ptxgym.plan.model import TensorMap
 
 TENSOR_MAP_BYTES = 128
 _MAGIC = b"PTXGMAP1"
-_LAYOUT = struct.Struct("<8sQ4Q5I5H5BBBBB35x")
+_LAYOUT = struct.Struct("<8sQ4Q5I5H5BBBBB41x")
 
 _DATA_TYPES = (
     "UINT8",

@@ -28,7 +28,7 @@ struct TensorMap {
   TensorType type;
   Swizzle swizzle;
   OutOfBounds fill;
-  uint8_t pad[35];
+  uint8_t pad[41];
 };
 static_assert(sizeof(TensorMap) == TENSOR_MAP_BYTES, "a tensor map has 128 bytes");
 
