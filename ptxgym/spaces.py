@@ -1,8 +1,8 @@
 """`Source`: the space of kernel texts, feedback and prompts.
 
-Gymnasium's `Text` lists its characters one by one and, read through the shared memory of `AsyncVectorEnv`, is decoded once
-at construction and never again. `Source` is bounded in UTF-8 bytes instead, and hands `AsyncVectorEnv` a live view of the
-shared memory, so that its default settings deliver the texts that the environments wrote.
+Gymnasium's `Text` lists its characters one by one and, read through the shared memory of `AsyncVectorEnv`, is decoded
+once at construction and never again. `Source` is bounded in UTF-8 bytes instead, and hands `AsyncVectorEnv` a live view
+of the shared memory, so that its default settings deliver the texts that the environments wrote.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Source(Space[str]):
 class SharedTexts(Sequence[str]):
     """The texts of all environments of an `AsyncVectorEnv`, read from shared memory each time they are looked at.
 
-    `AsyncVectorEnv` asks for its observations once and copies them after every step; the copy is a plain tuple of `str`.
+    `AsyncVectorEnv` asks for its observations once and copies them after every step; the copy is a tuple of `str`.
     """
 
     def __init__(self, memory: NDArray[np.uint8]) -> None:

@@ -1,0 +1,46 @@
+# make demo   one episode on PTX-Gemm-H100, on this machine, without a GPU
+# make test   lint, types and the whole test suite
+# Both make .venv first; a second run finds it ready.
+
+VENV := .venv
+BIN := $(VENV)/bin
+PYTEST_FLAGS ?=
+PROJECT := pyproject.toml setup.py
+
+.PHONY: demo test lint tests test-gymnasium-1.2.2 clean
+
+demo: $(VENV)/.demo-ready
+	@$(BIN)/ptxgym demo
+
+test: lint tests
+
+lint: $(VENV)/.test-ready
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+tests: $(VENV)/.test-ready test-gymnasium-1.2.2
+	@$(BIN)/python -m pytest $(PYTEST_FLAGS)
+
+# RLlib pins Gymnasium 1.2.2; the environment's tests also run on it, from a folder in front of the newest one.
+test-gymnasium-1.2.2: $(VENV)/gymnasium-1.2.2
+	@PYTHONPATH=$(VENV)/gymnasium-1.2.2 $(BIN)/python -m pytest -q tests/test_spaces.py tests/test_env.py $(PYTEST_FLAGS)
+
+$(VENV)/gymnasium-1.2.2: | $(VENV)/.test-ready
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target $@ gymnasium==1.2.2
+
+$(BIN)/python:
+	@python=$$(sh .ci/preflight.sh) && "$$python" -m venv $(VENV)
+
+$(VENV)/.demo-ready: $(PROJECT) | $(BIN)/python
+	@sh .ci/preflight.sh > /dev/null
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[toolchain]"
+	@touch $@
+
+$(VENV)/.test-ready: $(PROJECT) | $(BIN)/python
+	@sh .ci/preflight.sh > /dev/null
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[toolchain,dev]"
+	@touch $@ $(VENV)/.demo-ready
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
