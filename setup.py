@@ -1,7 +1,7 @@
 """Say which folders go into the wheel; everything else stands in pyproject.toml.
 
 The root folders hold content (tasks, environments, rewards …). A checkout reads them in place, a wheel carries them as
-`ptxgym/content/<folder>`. Solutions stay out, so that nothing an agent can import holds an answer.
+`ptxgym/content/<folder>`. Solutions and teaching kernels stay out, so that nothing an agent can import holds an answer.
 """
 
 from pathlib import Path
@@ -18,6 +18,6 @@ setup(
     package_data={"ptxgym": ["py.typed", "native/**/*"], **{f"ptxgym.content.{name}": ["**/*"] for name in present}},
     exclude_package_data={
         "": ["**/__pycache__/*", "**/*.pyc"],
-        "ptxgym.content.tasks": ["*/solutions/*", "*/solutions/**/*"],
+        "ptxgym.content.tasks": [f"*/{name}/**/*" for name in ("solutions", "examples")],
     },
 )
