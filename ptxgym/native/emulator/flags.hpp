@@ -18,8 +18,9 @@ enum Flag : uint32_t {
   F_ABS = 1u << 8, F_XORSIGN = 1u << 9, F_CC_IN = 1u << 10, F_CC_OUT = 1u << 11,
   F_A_NOT = 1u << 12, F_C_NOT = 1u << 13, F_ALIGNED = 1u << 14, F_TRANS = 1u << 15,
   F_LEFT = 1u << 16, F_WRAP = 1u << 17, F_SHIFTAMT = 1u << 18, F_TO = 1u << 19, F_B_SIGNED = 1u << 20,
-  F_PARITY = 1u << 21, F_DROP = 1u << 22, F_NOINC = 1u << 23, F_READ = 1u << 24,
+  F_PARITY = 1u << 21, F_DROP = 1u << 22, F_NOINC = 1u << 23, F_NOCOMPLETE = F_NOINC, F_READ = 1u << 24,
   F_NEG_A = 1u << 25, F_NEG_B = 1u << 26, F_TRANS_A = 1u << 27, F_TRANS_B = 1u << 28, F_HAS_C = 1u << 29, F_HI = 1u << 30,
+  F_RNA = 1u << 31,        // nearest, ties away from zero (cvt.rna.tf32.f32)
 };
 
 enum Cmp : uint8_t { C_EQ = 0, C_NE = 1, C_LT = 2, C_LE = 3, C_GT = 4, C_GE = 5, C_EQU = 6, C_NEU = 7, C_LTU = 8, C_LEU = 9, C_GTU = 10, C_GEU = 11, C_NUM = 12, C_NANS = 13 };
@@ -42,7 +43,14 @@ enum Sreg : uint8_t {
   SR_AGGR_SMEM = 45, SR_ENVREG = 46, SR_IS_EXPLICIT_CLUSTER = 47,
 };
 
-// Inst::mods packs what would not fit into flags: bits 0-3 Cmp or AtomOp, 4-7 BoolOp or Space, 8-11 Order, 12-15 Scope.
+enum MmaShape : uint8_t { MMA_M16N8K4 = 0, MMA_M16N8K8 = 1, MMA_M16N8K16 = 2, MMA_M16N8K32 = 3, MMA_M8N8K16 = 4 };
+enum NopReason : uint8_t {
+  NOP_PRAGMA = 0, NOP_SETMAXNREG = 1, NOP_PREFETCH = 2, NOP_GRIDDEPCONTROL = 3, NOP_CREATEPOLICY = 4, NOP_DISCARD = 5, NOP_PMEVENT = 6,
+};
+
+// Inst::mods packs what would not fit into flags: bits 0-3 Cmp or AtomOp, 4-7 BoolOp or Space, 8-11 Order, 12-15 Scope,
+// 16-18: the address register in a, b, c is 64 bits wide (otherwise 32).
+enum AddressWidth : uint32_t { M_A64 = 1u << 16, M_B64 = 1u << 17, M_C64 = 1u << 18 };
 inline uint8_t mods_low(uint32_t m) { return m & 15; }
 inline uint8_t mods_space(uint32_t m) { return (m >> 4) & 15; }
 inline uint8_t mods_order(uint32_t m) { return (m >> 8) & 15; }
