@@ -1,0 +1,361 @@
+"""A task: an operator with its signature, axes, workloads, counts and proven solutions, read from `tasks/<name>/`."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import math
+from pathlib import Path
+from types import MappingProxyType, ModuleType
+from typing import Annotated, Any, Literal, Protocol, Self, cast
+
+from pydantic import AfterValidator, Field, model_validator
+
+from ptxgym import content
+from ptxgym.errors import ContentError, UnknownNameError, UsageError
+from ptxgym.expression import evaluate, names_in
+from ptxgym.verdict import Status, Value
+
+Axes = dict[str, int]
+DType = Literal["bf16", "fp32"]
+Draw = Literal["normal", "shifted", "spiky", "integers"]
+ITEM_BYTES: dict[DType, int] = {"bf16": 2, "fp32": 4}
+_CPP_TYPE: dict[DType, str] = {"bf16": "__nv_bfloat16", "fp32": "float"}
+
+
+class Arch(Value):
+    """A GPU generation: what the compiler is told, and which instructions a task asks for."""
+
+    name: str
+    code: str
+    """The compiler's name, such as `sm_90a`."""
+    matrix_families: tuple[str, ...]
+    """Families of matrix instructions whose multiply-adds count as coverage."""
+    copy_families: tuple[str, ...]
+    """Families of the generation's own copies, reported beside them."""
+
+
+# wgmma: PTX ISA 9.7.15; TMA: PTX ISA 9.7.9.27. Both need the architecture-specific target sm_90a.
+ARCHITECTURES = MappingProxyType(
+    {"h100": Arch(name="h100", code="sm_90a", matrix_families=("wgmma",), copy_families=("tma",))}
+)
+
+
+def load_arch(name: str) -> Arch:
+    """Return the GPU generation `name`.
+
+    Raises:
+        UnknownNameError: if there is none; suggests the nearest.
+    """
+    if name not in ARCHITECTURES:
+        raise UnknownNameError(content.unknown("architecture", name, ARCHITECTURES))
+    return ARCHITECTURES[name]
+
+
+def _expression(text: str) -> str:
+    names_in(text)
+    return text
+
+
+Expression = Annotated[str, AfterValidator(_expression)]
+"""Integer arithmetic over axes, such as `2 * M * N * K`."""
+
+
+class Tensor(Value):
+    """One argument of `run`: a contiguous row-major array in device memory."""
+
+    name: str = Field(pattern=r"^[A-Za-z_]\w*$")
+    dtype: DType
+    shape: tuple[str, ...] = Field(min_length=1)
+    """Names of axes, outermost first."""
+
+    def sizes(self, axes: Axes) -> tuple[int, ...]:
+        """Return the extents under `axes`."""
+        return tuple(axes[axis] for axis in self.shape)
+
+    def size_bytes(self, axes: Axes) -> int:
+        """Return the size in bytes under `axes`."""
+        return math.prod(self.sizes(axes)) * ITEM_BYTES[self.dtype]
+
+
+class Axis(Value):
+    """What a kernel may rely on about one run-time size."""
+
+    multiple_of: int = Field(default=1, ge=1)
+    min: int = Field(default=1, ge=1)
+    max: int = Field(ge=1)
+
+    def problem(self, value: int) -> str | None:
+        """Return what is wrong with `value`, or None."""
+        if value % self.multiple_of:
+            return f"is not a multiple of {self.multiple_of}"
+        if not self.min <= value <= self.max:
+            return f"lies outside {self.min} … {self.max}"
+        return None
+
+
+class Workload(Value):
+    """A named size, the draws made on it, and the shapes of which one is hidden in every set of conditions."""
+
+    axes: Axes
+    draws: tuple[Draw, ...] = Field(min_length=1)
+    hidden: tuple[Axes, ...] = ()
+    """Shapes of which the run secret picks one; all are public, the pick is not."""
+    hidden_draws: tuple[Draw, ...] = ()
+
+    @model_validator(mode="after")
+    def _paired(self) -> Self:
+        if bool(self.hidden) != bool(self.hidden_draws):
+            raise ValueError("hidden and hidden_draws must be given together")
+        return self
+
+
+class Counts(Value):
+    """What the operator costs: integer expressions over the axes."""
+
+    multiply_adds: Expression
+    """Multiply-adds that any algorithm for the operator does on matrix units."""
+    flops: Expression
+    bytes: Expression
+    """Bytes that must cross the memory bus at least once."""
+
+
+class Budget(Value):
+    """What the emulator lets a submission execute for one call."""
+
+    warp_instructions: Expression
+
+
+class Solution(Value):
+    """A kernel of the task's folder and what the emulator's verdict on it must be."""
+
+    file: str
+    summary: str
+    status: Status = Status.OK
+    score: float = Field(ge=0, le=1)
+    coverage: float | None = Field(default=None, ge=0, le=1)
+    family: str | None = None
+    """The family that must do most of the multiply-adds."""
+    oracle: bool = False
+    """The best one known; every environment has one."""
+
+
+class Signature(Value):
+    """The entry point that a submission exports: inputs, outputs, axes, stream."""
+
+    tensors: tuple[Tensor, ...]
+    inputs: tuple[str, ...]
+    axes: tuple[str, ...]
+
+    def declaration(self, entry: str = "run") -> str:
+        """Return the exact C++ declaration, without a semicolon."""
+        parameters = []
+        for tensor in self.tensors:
+            qualifier = "const " if tensor.name in self.inputs else ""
+            parameters.append(f"{qualifier}{_CPP_TYPE[tensor.dtype]}* {tensor.name}")
+        parameters += [f"int {axis}" for axis in self.axes]
+        return f'extern "C" void {entry}({", ".join(parameters)}, cudaStream_t stream)'
+
+
+class ReferenceModule(Protocol):
+    """What a task's `reference.py` defines; every function takes `xp` (numpy or cupy), float32 inputs by name, and axes."""
+
+    def reference(self, xp: Any, inputs: dict[str, Any], axes: Axes) -> dict[str, Any]:
+        """Return the outputs in float64 (or float32 where float64 is too slow)."""
+        ...
+
+    def ideal(self, xp: Any, inputs: dict[str, Any], axes: Axes, to_bf16: Any) -> dict[str, Any]:
+        """Return the outputs of an ideal BF16 algorithm: float32 accumulation, each rounding made by `to_bf16`."""
+        ...
+
+    def accumulation(self, xp: Any, inputs: dict[str, Any], axes: Axes) -> dict[str, Any]:
+        """Return, per element, the error that float32 accumulation in any order may add, truncating accumulators included."""
+        ...
+
+    def predictors(self, xp: Any, inputs: dict[str, Any], axes: Axes, outputs: dict[str, Any]) -> dict[str, dict[str, Any]]:
+        """Return outputs of trivial programs, by predictor: zeros, means, closed forms. `outputs` is the reference."""
+        ...
+
+
+class Task(Value):
+    """An operator to be written: everything in `task.toml`, plus its folder."""
+
+    name: str
+    revision: int = Field(ge=1)
+    title: str
+    summary: str
+    inputs: tuple[Tensor, ...] = Field(min_length=1)
+    outputs: tuple[Tensor, ...] = Field(min_length=1)
+    axes: dict[str, Axis]
+    """In the order in which `run` takes them."""
+    counts: Counts
+    budget: Budget
+    workloads: dict[str, Workload]
+    """`hardware` is timed, `emulation` is judged on the CPU, `schedules` runs under adversarial schedules."""
+    solutions: dict[str, tuple[Solution, ...]] = {}
+    """By architecture; never shown to an agent."""
+    examples: dict[str, tuple[Solution, ...]] = {}
+    """Teaching kernels by architecture, broken on purpose."""
+    folder: Path = Field(exclude=True)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        tensors = (*self.inputs, *self.outputs)
+        names = [tensor.name for tensor in tensors] + list(self.axes) + ["stream"]
+        if doubles := {name for name in names if names.count(name) > 1}:
+            raise ValueError(f"argument names must differ; repeated: {', '.join(sorted(doubles))}")
+        for tensor in tensors:
+            if strange := set(tensor.shape) - set(self.axes):
+                raise ValueError(f"tensor {tensor.name}: shape uses unknown axes {', '.join(sorted(strange))}")
+        for label, text in self._expressions().items():
+            if strange := names_in(text) - set(self.axes):
+                raise ValueError(f"{label}: {text!r} uses unknown axes {', '.join(sorted(strange))}")
+        for required in ("emulation", "schedules"):
+            if required not in self.workloads:
+                raise ValueError(f"workloads.{required} is missing")
+        for name, workload in self.workloads.items():
+            for shape in (workload.axes, *workload.hidden):
+                if problem := self.shape_problem(shape):
+                    raise ValueError(f"workloads.{name}: {problem}")
+        for arch, kernels in (*self.solutions.items(), *self.examples.items()):
+            if arch not in ARCHITECTURES:
+                raise ValueError(content.unknown("architecture", arch, ARCHITECTURES))
+            if missing := [kernel.file for kernel in kernels if Path(kernel.file).is_absolute()]:
+                raise ValueError(f"solution files must be relative to the task's folder: {', '.join(missing)}")
+        return self
+
+    def _expressions(self) -> dict[str, str]:
+        found = {f"counts.{key}": text for key, text in self.counts.model_dump().items()}
+        found["budget.warp_instructions"] = self.budget.warp_instructions
+        return found
+
+    def shape_problem(self, axes: Axes) -> str | None:
+        """Return why `axes` breaks the task's contract, or None."""
+        if set(axes) != set(self.axes):
+            return f"axes must be {', '.join(self.axes)}, found {', '.join(axes)}"
+        for name, value in axes.items():
+            if problem := self.axes[name].problem(value):
+                return f"{name}={value} {problem}"
+        return None
+
+    @property
+    def signature(self) -> Signature:
+        """The entry point that a submission exports."""
+        return Signature(
+            tensors=(*self.inputs, *self.outputs),
+            inputs=tuple(tensor.name for tensor in self.inputs),
+            axes=tuple(self.axes),
+        )
+
+    def workload(self, name: str) -> Workload:
+        """Return the workload `name`.
+
+        Raises:
+            UnknownNameError: if the task has none of that name; suggests the nearest.
+        """
+        if name not in self.workloads:
+            raise UnknownNameError(content.unknown(f"workload of task {self.name}", name, self.workloads))
+        return self.workloads[name]
+
+    def sizes_bytes(self, axes: Axes) -> dict[str, int]:
+        """Return the size in bytes of every input and output."""
+        return {tensor.name: tensor.size_bytes(axes) for tensor in (*self.inputs, *self.outputs)}
+
+    def required_multiply_adds(self, axes: Axes) -> int:
+        """Return the multiply-adds that the operator demands under `axes`."""
+        return evaluate(self.counts.multiply_adds, axes)
+
+    def warp_instruction_budget(self, axes: Axes) -> int:
+        """Return the warp instructions that the emulator allows under `axes`."""
+        return evaluate(self.budget.warp_instructions, axes)
+
+    def source(self, solution: Solution) -> str:
+        """Return the text of a solution or example.
+
+        Raises:
+            ContentError: if the file is missing (wheels carry no solutions).
+        """
+        path = self.folder / solution.file
+        try:
+            return path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise ContentError(f"{path}: {error.strerror}; solutions are part of a checkout, not of a wheel") from error
+
+    def reference(self) -> ReferenceModule:
+        """Load `reference.py` of the task's folder.
+
+        Raises:
+            ContentError: if it is missing or lacks a function.
+        """
+        return _reference(self.folder / "reference.py")
+
+    def baselines(self) -> ModuleType:
+        """Load `baselines.py` of the task's folder: vendor libraries, imported when called.
+
+        Raises:
+            ContentError: if it is missing.
+        """
+        return _module(self.folder / "baselines.py")
+
+
+def expected(task: Task, arch: str) -> tuple[Solution, ...]:
+    """Return the proven solutions of `task` on `arch` with the verdicts that they must get, oracle last.
+
+    Raises:
+        UsageError: if the task has none for that architecture.
+    """
+    load_arch(arch)
+    if not task.solutions.get(arch):
+        raise UsageError(f"task {task.name} has no solutions for {arch}; add them under [[solutions.{arch}]]")
+    return tuple(sorted(task.solutions[arch], key=lambda solution: solution.oracle))
+
+
+def oracle(task: Task, arch: str) -> Solution:
+    """Return the best solution of `task` on `arch`.
+
+    Raises:
+        UsageError: if none is marked as oracle.
+    """
+    last = expected(task, arch)[-1]
+    if not last.oracle:
+        raise UsageError(f"task {task.name} marks no solution for {arch} with `oracle = true`")
+    return last
+
+
+def load_task(name: str) -> Task:
+    """Load the task `name` from the content folders.
+
+    Raises:
+        UnknownNameError: if there is none; suggests the nearest.
+        ContentError: if its `task.toml` is malformed.
+    """
+    path = content.locate("tasks", name)
+    task = _task(path, path.stat().st_mtime_ns)
+    if task.name != name:
+        raise ContentError(f"{path}: name: must equal the folder's name {name!r}, found {task.name!r}")
+    return task
+
+
+@functools.lru_cache(maxsize=64)
+def _task(path: Path, _mtime_ns: int) -> Task:
+    return content.load(path, Task, folder=path.parent)
+
+
+@functools.lru_cache(maxsize=64)
+def _module(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise ContentError(f"{path}: missing")
+    spec = importlib.util.spec_from_file_location(f"ptxgym_{path.parent.name}_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise ContentError(f"{path}: cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _reference(path: Path) -> ReferenceModule:
+    module = _module(path)
+    for name in ("reference", "ideal", "accumulation", "predictors"):
+        if not callable(getattr(module, name, None)):
+            raise ContentError(f"{path}: function {name} is missing")
+    return cast(ReferenceModule, module)
