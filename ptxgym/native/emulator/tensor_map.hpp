@@ -66,6 +66,9 @@ inline uint32_t box_pitch_bytes(const TensorMap& map) {
   return map.swizzle == Swizzle::None ? box_line_bytes(map) : swizzle_bytes(map.swizzle);
 }
 
+// Shared bytes from the first line to the end of the last.
+inline uint32_t box_span_bytes(const TensorMap& map) { return box_lines(map) * box_pitch_bytes(map); }
+
 // One line of a box: where it starts in global memory and which of its elements lie inside the tensor.
 struct BoxLine {
   uint64_t address;       // of element `first`
