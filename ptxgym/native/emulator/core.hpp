@@ -5,6 +5,7 @@
 // an error that names it. The warp loop selects a group of lanes with equal program counter, parks it where the instruction is a
 // collective, and calls the handler with the lanes whose guard holds.
 #pragma once
+#include <atomic>
 #include <cstdarg>
 #include <cstdint>
 #include <cstring>
@@ -143,20 +144,8 @@ struct Warp {
   int pc[LANES] = {};
   Wait wait[LANES];
   uint64_t executed = 0;            // warp instructions
-
-  // Registers with an asynchronous writer or reader in flight: instruction + 1 by register slot (byte offset / 128).
-  std::vector<int32_t> in_flight;
-  int in_flight_count = 0;
-  void mark_in_flight(int32_t offset, int inst) {
-    int32_t& slot = in_flight[offset >> 7];
-    in_flight_count += slot == 0;
-    slot = inst + 1;
-  }
-  void clear_in_flight(int32_t offset) {
-    int32_t& slot = in_flight[offset >> 7];
-    in_flight_count -= slot != 0;
-    slot = 0;
-  }
+  uint64_t seen_events = 0;         // value of Cta::events when the blocked lanes last tried
+  int polls = 0;                    // polling instructions (test_wait, volatile loads, ...) since the scheduler last chose
 
   template <class T> T* reg(int32_t offset) { return reinterpret_cast<T*>(regs + offset); }
   uint32_t& pred(int32_t offset) { return *reinterpret_cast<uint32_t*>(regs + offset); }
@@ -229,40 +218,16 @@ struct Buffer {
   uint32_t is_input;
 };
 
-// The emulator's own content of the 128 bytes of a CUtensorMap. Numbers follow cuda.h's enumerators.
-constexpr uint32_t TENSOR_MAP_MAGIC = 0x4d585450;  // "PTXM"
-struct TensorMapBlob {
-  uint32_t magic;
-  uint8_t data_type;      // CUtensorMapDataType: 0 UINT8, 1 UINT16, 2 UINT32, 3 INT32, 4 UINT64, 5 INT64, 6 FLOAT16, 7 FLOAT32,
-                          // 8 FLOAT64, 9 BFLOAT16, 10 FLOAT32_FTZ, 11 TFLOAT32, 12 TFLOAT32_FTZ, 13 16U4_ALIGN8B, ...
-  uint8_t rank;           // 1 to 5
-  uint8_t swizzle;        // CUtensorMapSwizzle: 0 none, 1 32B, 2 64B, 3 128B
-  uint8_t interleave;     // 0 none, 1 16B, 2 32B
-  uint8_t oob_fill;       // 0 zeros, 1 NaN request
-  uint8_t element_bytes;
-  uint8_t reserved[6];
-  uint64_t base;          // device address
-  uint64_t strides[4];    // bytes, of dimensions 1 to 4
-  uint64_t dims[5];       // elements, innermost first; unused are 1
-  uint16_t box[5];        // elements; unused are 1
-  uint8_t element_strides[5];
-  uint8_t padding[17];
-};
-static_assert(sizeof(TensorMapBlob) == 128, "a tensor map has 128 bytes");
-
 // ---- programs
 
 enum class ParkKind : uint8_t { None, Aligned, Members };
 struct Slot {
   Handler handler;
   ParkKind park;
-  uint8_t noperands;       // registers of the instruction, for the in-flight check
-  uint32_t first_operand;  // into Program::operands
 };
 struct Program {
   Kernel kernel;
   std::vector<Slot> slots;
-  std::vector<int32_t> operands;
   std::string error;       // not empty: some instruction has no handler
   explicit Program(const Kernel&);
 };
@@ -339,25 +304,27 @@ struct Cta {
   void release(Warp&, uint32_t lanes);                // lanes blocked without `again` go on
 };
 
-// Called when an instruction touches a register that is in flight (not for WGMMA itself, which checks its own).
-void on_register_in_flight(Cta&, Warp&, const Inst&, int32_t offset, int writer_inst);
-
 // ---- grid
 
 struct Grid {
   const Program& program;
-  uint32_t grid[3], block[3];
-  uint32_t threads_per_cta, warps_per_cta;
-  uint32_t dynamic_smem_bytes;
-  uint64_t ctas;
-  Policy policy;
-  uint64_t seed;
-  uint64_t budget;                 // warp instructions
-  bool zero_target_results;        // ablation: wgmma delivers zeros
-  bool track;                      // several host threads: prove that CTAs are independent
-  std::vector<Buffer> buffers;     // ascending bases
-  const uint8_t* params;
+  uint32_t grid[3] = {}, block[3] = {};
+  uint32_t threads_per_cta = 0, warps_per_cta = 0;
+  uint32_t dynamic_smem_bytes = 0;
+  uint64_t ctas = 0;
+  uint64_t resident = 0;             // CTAs that one GPU holds at a time
+  Policy policy = Policy::Eager;
+  uint64_t seed = 0;
+  uint64_t budget = 0;               // warp instructions
+  bool zero_target_results = false;  // ablation: wgmma delivers zeros
+  bool track = false;                // several host threads: prove that CTAs are independent
+  std::atomic<bool> conflict{false}; // they are not
+  uint64_t max_findings = 200;
+  std::vector<Buffer> buffers;       // ascending bases
+  const uint8_t* params = nullptr;
+
+  explicit Grid(const Program& p) : program(p) {}
 };
 
-// Address operand of one lane: registers hold 32 bits for shared and local, 64 for the others; bit 16 of mods says the other width.
-constexpr uint32_t MODS_OTHER_WIDTH = 1u << 16;
+// Where an instruction of `kind` addresses memory, as a word for messages.
+const char* space_name(Space);
