@@ -87,9 +87,7 @@ def _head(verdict: Verdict) -> Iterable[str]:
         yield verdict.message
     timing = verdict.measured.timing
     if timing is not None:
-        speed = (
-            f"speedup {timing.speedup:.2f} ({timing.speedup_low:.2f} to {timing.speedup_high:.2f}) over {timing.baseline}"
-        )
+        speed = f"speedup {timing.speedup:.2f} ({timing.speedup_low:.2f} to {timing.speedup_high:.2f}) over {timing.baseline}"
     elif device == "emulator":
         speed = "emulated: no times"
     else:
@@ -175,9 +173,11 @@ def _evidence(evidence: Evidence | None) -> Iterable[str]:
     if not evidence.target_ok:
         yield f"target_ok: no. {evidence.explanation or ''}".rstrip()
     elif evidence.ablation is not None:
-        yield f"target_ok: yes; the output {evidence.ablation} on the target instructions' results" if (
-            evidence.ablation == "depends"
-        ) else "target_ok: yes"
+        yield (
+            f"target_ok: yes; the output {evidence.ablation} on the target instructions' results"
+            if (evidence.ablation == "depends")
+            else "target_ok: yes"
+        )
     else:
         yield "target_ok: yes"
     if evidence.families:

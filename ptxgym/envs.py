@@ -1,0 +1,93 @@
+"""What an environment id stands for: a task, a GPU generation, turns and a reward, read from `envs/<id>.toml`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from ptxgym import content
+from ptxgym.errors import UnknownNameError, UsageError
+from ptxgym.registration import pinned_id
+from ptxgym.verdict import Value, Verdict
+
+
+class StopRule(Value):
+    """When an episode may end before its last turn."""
+
+    text: str
+    speedup: float | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> StopRule:
+        """Parse `never`, `target_ok` or `speedup:<x>`.
+
+        Raises:
+            UsageError: if `text` is none of them.
+        """
+        if text in ("never", "target_ok"):
+            return cls(text=text)
+        name, _, value = text.partition(":")
+        try:
+            speedup = float(value)
+        except ValueError:
+            speedup = 0.0
+        if name != "speedup" or not 0 < speedup < float("inf"):
+            raise UsageError(f"stop must be 'never', 'target_ok' or 'speedup:<number above 0>', not {text!r}")
+        return cls(text=text, speedup=speedup)
+
+    def reached(self, verdict: Verdict) -> bool:
+        """Return whether `verdict` ends the episode."""
+        if self.text == "never" or verdict.evidence is None or not verdict.evidence.target_ok:
+            return False
+        if self.speedup is None:
+            return verdict.score > 0
+        timing = verdict.measured.timing
+        return timing is not None and timing.speedup_low >= self.speedup
+
+
+def _stop(text: str) -> str:
+    return StopRule.parse(text).text
+
+
+class EnvConfig(Value):
+    """One file of `envs/`."""
+
+    name: str
+    """The plain id: the file's name."""
+    revision: int = Field(ge=1)
+    """Raised whenever a verdict or a prompt changes its meaning; the pinned id carries it."""
+    task: str
+    arch: str
+    turns: int = Field(default=8, ge=1, le=1000)
+    reward: str = "shaped"
+    stop: Annotated[str, AfterValidator(_stop)] = "never"
+    """`never`, `target_ok` or `speedup:<x>`."""
+    feedback_bytes: int = Field(default=12_000, ge=1000, le=100_000)
+
+    @property
+    def pinned(self) -> str:
+        """The id that keeps its meaning, such as `ptxgym/Gemm-H100-v1`."""
+        return pinned_id(self.name, self.revision)
+
+
+def env_names() -> tuple[str, ...]:
+    """Return the plain ids of all environments, sorted."""
+    return tuple(content.find("envs"))
+
+
+def load_env(name: str) -> EnvConfig:
+    """Load an environment by its plain or its pinned id.
+
+    Raises:
+        UnknownNameError: if there is none; suggests the nearest.
+        ContentError: if its file is malformed.
+    """
+    found = content.find("envs")
+    if name in found:
+        return content.load(found[name], EnvConfig, name=name)
+    configs = [content.load(path, EnvConfig, name=plain) for plain, path in found.items()]
+    for config in configs:
+        if config.pinned == name:
+            return config
+    raise UnknownNameError(content.unknown("environment", name, [*found, *(config.pinned for config in configs)]))

@@ -1,0 +1,68 @@
+"""Tell Gymnasium about every environment in `envs/`, by string, importing nothing that an environment needs to run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+
+from ptxgym import content
+from ptxgym.errors import ContentError, UnknownNameError
+
+ENTRY_POINT = "ptxgym.env:KernelEnv"
+
+
+def pinned_id(name: str, revision: int) -> str:
+    """Return the id that keeps its meaning: `PTX-Gemm-H100`, revision 1 → `ptxgym/Gemm-H100-v1`."""
+    return f"ptxgym/{name.removeprefix('PTX-')}-v{revision}"
+
+
+def register_envs() -> None:
+    """Register every environment of the content folders that Gymnasium does not know yet, plain and pinned.
+
+    The plain id (`PTX-Gemm-H100`) follows the newest revision. No `max_episode_steps`: an episode terminates by its own
+    turn limit, and truncation is kept for failures of the machine.
+
+    Raises:
+        ContentError: if `PTXGYM_CONTENT` names a missing folder, or a file lacks its revision.
+    """
+    for name, path in content.find("envs").items():
+        if name in gym.registry:
+            continue
+        for env_id in (name, pinned_id(name, _revision(path))):
+            gym.register(id=env_id, entry_point=ENTRY_POINT, nondeterministic=True, kwargs={"env": name})
+
+
+def add_content(path: str | Path) -> None:
+    """Add a user's content folder (`tasks/`, `envs/`, `rewards/` …) and register its environments.
+
+    Raises:
+        ContentError: if `path` is no folder, one of its names is taken already, or an environment lacks its revision.
+    """
+    content.add_content(path)
+    register_envs()
+
+
+def make(env_id: str, **overrides: Any) -> gym.Env[Any, Any]:
+    """Make an environment, as `gymnasium.make` does.
+
+    Args:
+        env_id: Such as `PTX-Gemm-H100`, or pinned `ptxgym/Gemm-H100-v1`.
+        **overrides: Arguments of `KernelEnv`, such as `turns=4` or `reward="final"`, and those of `gymnasium.make`.
+
+    Raises:
+        UnknownNameError: if no environment has that id; suggests the nearest.
+    """
+    env_id = env_id.removeprefix("ptxgym:")
+    if env_id not in gym.registry:
+        known = [name for name, spec in gym.registry.items() if spec.entry_point == ENTRY_POINT]
+        raise UnknownNameError(content.unknown("environment", env_id, known))
+    return gym.make(env_id, **overrides)
+
+
+def _revision(path: Path) -> int:
+    revision = content.read_toml(path).get("revision")
+    if not isinstance(revision, int) or revision < 1:
+        raise ContentError(f"{path}: revision: must be an integer from 1, found {revision!r}")
+    return revision
