@@ -86,7 +86,7 @@ def add_content(path: str | Path) -> None:
 
 
 def find(kind: Kind) -> dict[str, Path]:
-    """Return the path of every entry of `kind` by name, sorted: the TOML file itself, or the one that makes a folder an entry.
+    """Return the path of every entry of `kind` by name, sorted: its TOML file, in whatever root it lies.
 
     Raises:
         ContentError: if two folders define the same name; the message names both files.

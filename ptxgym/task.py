@@ -158,7 +158,7 @@ class Signature(Value):
 
 
 class ReferenceModule(Protocol):
-    """What a task's `reference.py` defines; every function takes `xp` (numpy or cupy), float32 inputs by name, and axes."""
+    """What a task's `reference.py` defines. Functions take `xp` (numpy or cupy), float32 inputs by name, and axes."""
 
     def reference(self, xp: Any, inputs: dict[str, Any], axes: Axes) -> dict[str, Any]:
         """Return the outputs in float64 (or float32 where float64 is too slow)."""
@@ -169,10 +169,12 @@ class ReferenceModule(Protocol):
         ...
 
     def accumulation(self, xp: Any, inputs: dict[str, Any], axes: Axes) -> dict[str, Any]:
-        """Return, per element, the error that float32 accumulation in any order may add, truncating accumulators included."""
+        """Return, per element, what float32 accumulation in any order may lose, truncating accumulators included."""
         ...
 
-    def predictors(self, xp: Any, inputs: dict[str, Any], axes: Axes, outputs: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    def predictors(
+        self, xp: Any, inputs: dict[str, Any], axes: Axes, outputs: dict[str, Any]
+    ) -> dict[str, dict[str, Any]]:
         """Return outputs of trivial programs, by predictor: zeros, means, closed forms. `outputs` is the reference."""
         ...
 
@@ -192,9 +194,9 @@ class Task(Value):
     budget: Budget
     workloads: dict[str, Workload]
     """`hardware` is timed, `emulation` is judged on the CPU, `schedules` runs under adversarial schedules."""
-    solutions: dict[str, tuple[Solution, ...]] = {}
+    solutions: dict[str, tuple[Solution, ...]] = Field(default_factory=dict)
     """By architecture; never shown to an agent."""
-    examples: dict[str, tuple[Solution, ...]] = {}
+    examples: dict[str, tuple[Solution, ...]] = Field(default_factory=dict)
     """Teaching kernels by architecture, broken on purpose."""
     folder: Path = Field(exclude=True)
 

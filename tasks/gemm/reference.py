@@ -1,8 +1,8 @@
-"""Reference of C = A·Bᵀ, written once for numpy and cupy (`xp`). Inputs arrive as float32 arrays that hold BF16 values."""
+"""Reference of C = A·Bᵀ, written once for numpy and cupy (`xp`). Inputs are float32 arrays that hold BF16 values."""
 
 # FP32 significands hold 24 bits. Hopper's tensor cores align each group of 16 products to the largest term and cut what
-# falls below about 25 fractional bits (arXiv 2511.10909), so one step loses at most 2⁻²⁴ of the running magnitude, twice
-# that when it also truncates the sum.
+# falls below about 25 fractional bits (arXiv 2511.10909), so one step loses at most 2⁻²⁴ of the running magnitude, and
+# twice that when it also truncates the sum.
 STEP_ERROR = 2.0**-23
 STEP_TERMS = 16
 
@@ -26,7 +26,7 @@ def accumulation(xp, inputs, axes):
 
 
 def predictors(xp, inputs, axes, outputs):
-    """Return what trivial programs would write: zeros, means, an input, and sums that cost O(M·K + N·K) instead of O(M·N·K)."""
+    """Return what trivial programs would write: zeros, means, an input, and sums over A and B alone."""
     a, b, c = inputs["A"], inputs["B"], outputs["C"]
     ones = xp.ones_like(c)
     sum_a, sum_b = a.sum(axis=1, keepdims=True), b.sum(axis=1, keepdims=True)

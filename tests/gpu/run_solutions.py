@@ -1,9 +1,10 @@
-"""Check and time the solutions of a task on a GPU: `python tests/gpu/run_solutions.py [NAME …] [--task gemm] [--pairs 60]`.
+"""Check and time the GEMM solutions on a GPU: `python tests/gpu/run_solutions.py [NAME …] [--pairs 60]`.
 
-Needs nvcc, torch and a GPU of the task's generation. Each solution is compiled as a submission is (plain shared library,
-C entry point), compared with float32 and float64 references at small, odd and hardware shapes on poisoned outputs, and
-timed against the best baseline call by call in turns: heat slows blocks of calls by more than 10 %, not pairs.
+Needs nvcc, torch and a GPU of the task's generation, nothing of ptxgym. Each solution is compiled as a submission is
+(plain shared library, C entry point), compared with float64 (float32 at large sizes) at small, odd and hardware shapes
+on poisoned outputs, and timed against cuBLAS call by call in turns: heat slows blocks of calls by 10 %, not pairs.
 """
+# ruff: noqa: T201
 
 from __future__ import annotations
 
@@ -11,13 +12,12 @@ import argparse
 import ctypes
 import statistics
 import subprocess
-import sys
 import tempfile
+import tomllib
 from pathlib import Path
 from typing import Any
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(REPOSITORY))
+TASKS = Path(__file__).resolve().parents[2] / "tasks"
 SHAPES = ((128, 256, 64), (128, 256, 320), (256, 512, 576), (384, 768, 704), (2176, 2304, 1088), (4096, 4096, 4096))
 
 
@@ -81,7 +81,8 @@ def time_pairs(library: ctypes.CDLL, shape: tuple[int, int, int], pairs: int) ->
         torch.matmul(a, b.T, out=c)
 
     for _ in range(5):
-        timed(candidate), timed(baseline)
+        timed(candidate)
+        timed(baseline)
     rows = [(timed(candidate), timed(baseline)) for _ in range(pairs)]
     return (
         statistics.median(row[0] for row in rows),
@@ -94,24 +95,21 @@ def main() -> int:
     """Print a table: solution, largest error ratio to cuBLAS, milliseconds, speed-up; exit 1 if any is wrong."""
     import torch
 
-    from ptxgym.task import expected, load_task
-
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="stems of solution files; all by default")
-    parser.add_argument("--task", default="gemm")
     parser.add_argument("--arch", default="h100")
     parser.add_argument("--pairs", type=int, default=60)
     options = parser.parse_args()
-    task = load_task(options.task)
-    hardware = task.workload("hardware").axes
+    task = tomllib.loads((TASKS / "gemm" / "task.toml").read_text())
+    hardware = task["workloads"]["hardware"]["axes"]
     shape = (hardware["M"], hardware["N"], hardware["K"])
     torch.backends.cuda.matmul.allow_tf32 = False
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, hardware shape {shape}")
-    print(f"{'solution':16} {'correct':8} {'error ÷ cuBLAS':>15} {'ms':>8} {'cuBLAS ms':>10} {'ratio':>7} {'TFLOP/s':>8}")
+    print(f"{'solution':16} {'correct':8} {'error ÷ cuBLAS':>15} {'ms':>8} {'cuBLAS':>8} {'ratio':>7} {'TFLOP/s':>8}")
     failed = False
     with tempfile.TemporaryDirectory() as folder:
-        for solution in expected(task, options.arch):
-            path = task.folder / solution.file
+        for solution in task["solutions"][options.arch]:
+            path = TASKS / "gemm" / solution["file"]
             if options.names and path.stem not in options.names:
                 continue
             library = compile_library(path, Path(folder))
@@ -121,7 +119,7 @@ def main() -> int:
             failed |= not correct
             mine, vendor, ratio = time_pairs(library, shape, 5 if path.stem == "naive" else options.pairs)
             rate = 2 * shape[0] * shape[1] * shape[2] / mine / 1e9
-            print(f"{path.stem:16} {correct!s:8} {worst:15.4f} {mine:8.3f} {vendor:10.3f} {ratio:7.3f} {rate:8.0f}")
+            print(f"{path.stem:16} {correct!s:8} {worst:15.4f} {mine:8.3f} {vendor:8.3f} {ratio:7.3f} {rate:8.0f}")
     return int(failed)
 
 
