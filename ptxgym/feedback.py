@@ -12,12 +12,12 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ptxgym.verdict import Diagnostic, Evidence, Finding, OutputError, Severity, Stage, Status, Verdict
+from ptxgym.verdict import Diagnostic, Evidence, Finding, OutputError, Severity, Status, Verdict
 
 CAP_BYTES = 12_000
 """Longest feedback by default; 6,000 and 3,000 suit small contexts."""
 
-_LINE_BYTES = 300
+_LINE_BYTES = 600
 _SOURCE_BYTES = 160
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ufeff]")
 
@@ -87,7 +87,8 @@ def _head(verdict: Verdict) -> Iterable[str]:
         yield verdict.message
     timing = verdict.measured.timing
     if timing is not None:
-        speed = f"speedup {timing.speedup:.2f} ({timing.speedup_low:.2f} to {timing.speedup_high:.2f}) over {timing.baseline}"
+        interval = f"{timing.speedup_low:.2f} to {timing.speedup_high:.2f}"
+        speed = f"speedup {timing.speedup:.2f} ({interval}) over {timing.baseline}"
     elif device == "emulator":
         speed = "emulated: no times"
     else:
@@ -172,7 +173,7 @@ def _evidence(evidence: Evidence | None) -> Iterable[str]:
     )
     if not evidence.target_ok:
         yield f"target_ok: no. {evidence.explanation or ''}".rstrip()
-    elif evidence.ablation is not None:
+    elif evidence.ablation == "depends":
         yield (
             f"target_ok: yes; the output {evidence.ablation} on the target instructions' results"
             if (evidence.ablation == "depends")
@@ -255,14 +256,3 @@ def _cut(text: str, quota_bytes: int) -> str:
         tail.insert(0, line)
     left_out = len(lines) - len(head) - len(tail)
     return _clip("\n".join([*head, f"… {left_out} lines left out …", *tail]), max(quota_bytes, 16))
-
-
-def summary(verdict: Verdict) -> str:
-    """Return one line for logs and tables: status, code, score and coverage."""
-    coverage = f" · coverage {verdict.evidence.coverage:.2f}" if verdict.evidence is not None else ""
-    return f"{verdict.status} · {verdict.code} · score {verdict.score:.2f}{coverage}"
-
-
-def reached(stage: Stage) -> int:
-    """Return how many stages lie before `stage`, 0 to 4."""
-    return list(Stage).index(stage)
