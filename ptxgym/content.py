@@ -7,7 +7,6 @@ processes see it too. Listing reads directories only; TOML and pydantic are impo
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -117,6 +116,8 @@ def locate(kind: Kind, name: str) -> Path:
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
     """Return the message for an unknown `name`: the nearest known names, or all of them."""
+    import difflib
+
     names = list(known)
     near = {candidate.lower(): candidate for candidate in names}
     matches = [near[m] for m in difflib.get_close_matches(name.lower(), near, n=3, cutoff=0.5)]
