@@ -126,11 +126,11 @@ class Cache:
             raise ValueError(f"not a cache kind and key: {kind!r}, {key!r}")
         return self.root / kind / key[:2] / key
 
-    def get(self, kind: str, key: str, *, owner: object | None = None) -> Path | None:
+    def get(self, kind: str, key: str, *, owner: object | None = None, forever: bool = False) -> Path | None:
         """Return the folder of an entry and mark it as used, or None if there is none.
 
-        The entry is leased to this process: until `owner` is garbage-collected or, without an owner, as one of the
-        last `MAX_LEASES` entries used.
+        The entry is leased to this process as one of the last `MAX_LEASES` used, at most until `owner` (if any) is
+        garbage-collected; with `forever`, until the process ends.
         """
         entry = self.path(kind, key)
         lease = self._lease(entry)
@@ -142,7 +142,8 @@ class Cache:
             return None
         with contextlib.suppress(OSError):
             os.utime(entry)
-        self._keep(lease, owner)
+        if not forever:
+            self._keep(lease, owner)
         return entry
 
     def hold(self, entry: Path, owner: object) -> None:
