@@ -1,0 +1,55 @@
+// State of the asynchronous engines, and the completion of copies by groups.
+#include "tensor.hpp"
+#include <algorithm>
+#include "wgmma_collective.hpp"
+
+void CopyQueue::issued(Cta& cta, uint64_t ticket, uint32_t lanes, GroupCopy* op) {
+  if (cta.async.pending(ticket)) copies_.push_back({ticket, lanes, op});
+}
+
+void CopyQueue::commit(const Cta& cta, int lane) { groups_[lane].push_back(newest(cta)); }
+
+void CopyQueue::wait(Cta& cta, int lane, int64_t pending, bool read_only) {
+  std::deque<uint64_t>& groups = groups_[lane];
+  if (static_cast<int64_t>(groups.size()) <= pending) return;
+  const size_t covered = groups.size() - static_cast<size_t>(pending);
+  complete(cta, 1u << lane, groups[covered - 1], read_only);
+  // After .read the writes are still pending, so a later wait without .read must find the groups.
+  if (!read_only) groups.erase(groups.begin(), groups.begin() + static_cast<int64_t>(covered));
+}
+
+void CopyQueue::complete(Cta& cta, uint32_t lanes, uint64_t last_ticket, bool read_only) {
+  for (size_t i = 0; i < copies_.size() && copies_[i].ticket <= last_ticket; ++i) {
+    const Copy copy = copies_[i];
+    if (!(copy.lanes & lanes) || !cta.async.pending(copy.ticket)) continue;
+    if (read_only) {
+      copy.op->read_source(cta);
+    } else {
+      cta.async.complete(cta, copy.ticket);
+    }
+  }
+  while (!copies_.empty() && !cta.async.pending(copies_.front().ticket)) copies_.pop_front();
+}
+
+uint64_t line_hash(const uint8_t* line) {
+  constexpr int words = LINE_BYTES / 8;
+  uint64_t value[words], sum = 0;
+  std::memcpy(value, line, LINE_BYTES);
+  for (int i = 0; i < words; ++i) sum += (value[i] ^ value[i] >> 29) * (0x9E37'79B9'7F4A'7C15ull * static_cast<uint64_t>(2 * i + 1));
+  return sum;
+}
+
+TensorState::TensorState(Cta& cta)
+    : bulk_stores(cta.warps.size()),
+      cp_async(cta.warps.size()),
+      warpgroups((cta.warps.size() + 3) / 4),
+      lines(cta.smem.size() / LINE_BYTES + 1, LineLayout{0, -1, Swizzle::None}) {}
+
+std::unique_ptr<Extension> make_tensor_state(Cta& cta) { return std::make_unique<TensorState>(cta); }
+
+Handler bind_tensor(const Inst& inst) {
+  for (Handler (*bind)(const Inst&) : {bind_tma, bind_copies, bind_wgmma, bind_mma, bind_matrix}) {
+    if (Handler handler = bind(inst)) return handler;
+  }
+  return nullptr;
+}

@@ -1,0 +1,105 @@
+// State of the asynchronous engines of one CTA: copies that complete by groups, wgmma collectives, and which layout the tensor
+// copies left in shared memory.
+#pragma once
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+#include "core.hpp"
+#include "descriptor.hpp"
+#include "tensor_map.hpp"
+
+// ---- copies that complete by groups (PTX ISA 9.7.9.25.1.1)
+
+// A copy whose reading of the source can be completed apart from its writing (cp.async.bulk.wait_group.read).
+struct GroupCopy : AsyncOp {
+  virtual void read_source(Cta&) = 0;
+};
+
+// The group copies of one warp. Groups belong to threads; an instruction of several lanes is one copy, shared by its lanes.
+class CopyQueue {
+ public:
+  void issued(Cta&, uint64_t ticket, uint32_t lanes, GroupCopy*);
+  void commit(const Cta&, int lane);
+  // Completes all groups of the lane but the `pending` newest; with `read_only`, only their reading of sources.
+  void wait(Cta&, int lane, int64_t pending, bool read_only);
+  // Completes every copy that the lanes issued up to a ticket.
+  void complete(Cta&, uint32_t lanes, uint64_t last_ticket, bool read_only = false);
+  static uint64_t newest(const Cta& cta) { return cta.async.next_ticket - 1; }
+
+ private:
+  struct Copy {
+    uint64_t ticket;
+    uint32_t lanes;
+    GroupCopy* op;
+  };
+  std::deque<Copy> copies_;              // still pending, ascending tickets
+  std::deque<uint64_t> groups_[LANES];   // of every group that no wait has covered: the newest ticket it can hold
+};
+
+// ---- wgmma collectives
+
+struct Collective;
+
+// The warps of a warpgroup issue their wgmma in the same order: the n-th of each is one collective, which starts when all four
+// have issued it and completes for all at once.
+struct Warpgroup {
+  std::deque<std::unique_ptr<Collective>> gathering;  // issued by some warps
+  std::vector<uint64_t> tickets;                      // of those that all four issued, in order
+  uint64_t issued[4] = {};                            // per warp
+  std::deque<uint64_t> groups[4];                     // per warp and committed group: collectives issued up to its commit
+};
+
+// ---- layouts
+
+// What the last tensor copy left in a 128-byte line of shared memory. The hash tells whether the bytes are still the same.
+struct LineLayout {
+  uint64_t hash;
+  int32_t inst;  // of the copy; -1: unknown
+  Swizzle swizzle;
+};
+
+constexpr uint32_t LINE_BYTES = 128;
+
+struct TensorState : Extension {
+  explicit TensorState(Cta&);
+  std::vector<CopyQueue> bulk_stores, cp_async;  // per warp
+  std::vector<Warpgroup> warpgroups;
+  std::vector<LineLayout> lines;                 // per 128 bytes of shared memory
+};
+
+inline TensorState& tensor_state(Cta& cta) { return static_cast<TensorState&>(*cta.tensor); }
+uint64_t line_hash(const uint8_t* line);
+
+// ---- operands
+
+// Address operand of one lane: `reg` -1 means that `offset` is the address.
+inline uint64_t lane_address(Warp& warp, int32_t reg, bool wide, int lane, int64_t offset) {
+  uint64_t base = 0;
+  if (reg >= 0) base = wide ? warp.reg<uint64_t>(reg)[lane] : warp.reg<uint32_t>(reg)[lane];
+  return base + static_cast<uint64_t>(offset);
+}
+
+// The address operands a, b and c of an instruction that has several (ops.def: their offsets are pool values).
+struct Addresses {
+  Warp& warp;
+  const Inst& inst;
+  int64_t offsets[3];
+
+  Addresses(const Cta& cta, Warp& warp_, const Inst& inst_) : warp(warp_), inst(inst_), offsets{} {
+    for (int i = 0; i < inst.nvec2; ++i) offsets[i] = cta.pool(inst.vec2)[i];
+  }
+  uint64_t a(int lane) const { return lane_address(warp, inst.a, inst.mods & M_A64, lane, offsets[0]); }
+  uint64_t b(int lane) const { return lane_address(warp, inst.b, inst.mods & M_B64, lane, offsets[1]); }
+  uint64_t c(int lane) const { return lane_address(warp, inst.c, inst.mods & M_C64, lane, offsets[2]); }
+};
+
+inline uint64_t from_shared_window(uint64_t address) {
+  return address >= SHARED_WINDOW && address < LOCAL_WINDOW ? address - SHARED_WINDOW : address;
+}
+
+Handler bind_tma(const Inst&);
+Handler bind_copies(const Inst&);
+Handler bind_wgmma(const Inst&);
+Handler bind_mma(const Inst&);
+Handler bind_matrix(const Inst&);

@@ -1,0 +1,244 @@
+// Tensor copies in tile mode: cp.async.bulk.tensor between global and shared memory (PTX ISA 9.7.9.25.5.2, 5.5).
+#include <algorithm>
+#include "matrix_types.hpp"
+#include "tensor.hpp"
+
+namespace {
+
+constexpr uint32_t SHARED_ALIGN = 128;
+constexpr uint32_t MAP_ALIGN = 64;
+constexpr uint32_t MAX_LINE_BYTES = 256 * 8;
+
+// A line of a box with its global bytes resolved to host memory, and where they stand within the line.
+struct Line {
+  uint8_t* data;
+  uint32_t at, bytes;
+};
+
+struct Box {
+  TensorMap map;
+  uint32_t shared;
+  std::vector<Line> lines;
+
+  uint32_t chunk(uint32_t line, uint32_t index) const {
+    return swizzled(shared + line * box_pitch_bytes(map) + index * CHUNK_BYTES, map.swizzle);
+  }
+};
+
+// NaN that stands for elements outside of a floating-point tensor; integers and zero fill get zero bits.
+uint64_t fill_element(const TensorMap& map) {
+  if (map.fill == OutOfBounds::Zero) return 0;
+  switch (map.type) {
+    case TensorType::F16:
+    case TensorType::BF16: return 0x7FFF;
+    case TensorType::F32:
+    case TensorType::F32_FTZ:
+    case TensorType::TF32:
+    case TensorType::TF32_FTZ: return 0x7FFF'FFFF;
+    case TensorType::F64: return 0x7FFF'FFFF'FFFF'FFFFull;
+    default: return 0;
+  }
+}
+
+bool flushes_subnormals(TensorType type) { return type == TensorType::F32_FTZ || type == TensorType::TF32_FTZ; }
+
+void flush_subnormals(uint8_t* bytes, uint32_t count) {
+  for (uint32_t i = 0; i < count; i += 4) {
+    uint32_t value;
+    std::memcpy(&value, bytes + i, 4);
+    if (!(value & 0x7F80'0000)) value &= 0x8000'0000;
+    std::memcpy(bytes + i, &value, 4);
+  }
+}
+
+struct BoxLoad : AsyncOp {
+  Box box;
+  Mbar* mbar;
+
+  void run(Cta& cta) override {
+    const TensorMap& map = box.map;
+    const uint32_t line_bytes = box_line_bytes(map), size = element_bytes(map.type);
+    const uint64_t fill = fill_element(map);
+    alignas(16) uint8_t staged[MAX_LINE_BYTES];
+    for (uint32_t index = 0; index < box.lines.size(); ++index) {
+      const Line& line = box.lines[index];
+      const uint8_t* source = line.data;
+      if (line.bytes != line_bytes || flushes_subnormals(map.type)) {
+        for (uint32_t at = 0; at < line_bytes; at += size) std::memcpy(staged + at, &fill, size);
+        if (line.bytes) std::memcpy(staged + line.at, line.data, line.bytes);
+        if (flushes_subnormals(map.type)) flush_subnormals(staged + line.at, line.bytes);
+        source = staged;
+      }
+      for (uint32_t c = 0; c < line_bytes / CHUNK_BYTES; ++c) {
+        std::memcpy(cta.shared(box.chunk(index, c)), source + c * CHUNK_BYTES, CHUNK_BYTES);
+      }
+    }
+    record_layout(cta);
+    cta.tma_bytes += box_bytes(map);
+    cta.mbar_complete_tx(*mbar, box_bytes(map));
+  }
+
+  // A line that the box fills only in part has no one layout.
+  void record_layout(Cta& cta) const {
+    std::vector<LineLayout>& lines = tensor_state(cta).lines;
+    const uint32_t end = box.shared + box_span_bytes(box.map);
+    const bool dense = box_pitch_bytes(box.map) == box_line_bytes(box.map);
+    for (uint32_t at = box.shared; at < end; at += LINE_BYTES) {
+      const bool whole = dense && at + LINE_BYTES <= end;
+      lines[at / LINE_BYTES] = {whole ? line_hash(cta.shared(at)) : 0, whole ? inst : -1, box.map.swizzle};
+    }
+  }
+};
+
+struct BoxStore : GroupCopy {
+  Box box;
+  std::vector<uint8_t> staged;  // the box in line order, once its source has been read
+
+  void read_source(Cta& cta) override {
+    if (!staged.empty()) return;
+    const uint32_t line_bytes = box_line_bytes(box.map);
+    staged.resize(box_bytes(box.map));
+    for (uint32_t index = 0; index < box.lines.size(); ++index) {
+      for (uint32_t c = 0; c < line_bytes / CHUNK_BYTES; ++c) {
+        std::memcpy(&staged[index * line_bytes + c * CHUNK_BYTES], cta.shared(box.chunk(index, c)), CHUNK_BYTES);
+      }
+    }
+  }
+
+  void run(Cta& cta) override {
+    read_source(cta);
+    const uint32_t line_bytes = box_line_bytes(box.map);
+    for (uint32_t index = 0; index < box.lines.size(); ++index) {
+      const Line& line = box.lines[index];
+      if (line.bytes) std::memcpy(line.data, &staged[index * line_bytes + line.at], line.bytes);
+    }
+    cta.tma_bytes += box_bytes(box.map);
+  }
+};
+
+const uint8_t* map_bytes(Cta& cta, uint64_t address) {
+  const uint64_t size = static_cast<uint64_t>(cta.program.kernel.param_bytes);
+  if (address >= PARAM_WINDOW && address - PARAM_WINDOW + TENSOR_MAP_BYTES <= size) return cta.grid.params + (address - PARAM_WINDOW);
+  return cta.global(address, TENSOR_MAP_BYTES, Access::Read);
+}
+
+// Builds the box of one lane; false after a fault was recorded.
+bool resolve(Cta& cta, Warp& warp, const Inst& inst, int lane, uint64_t map_address, uint64_t shared, Access access, Box& box) {
+  const auto refuse = [&](const char* code, const char* format, auto... values) {
+    cta.fault(warp, inst, lane, code, format, values...);
+    return false;
+  };
+  const auto hex = [](uint64_t value) { return static_cast<unsigned long long>(value); };
+  const uint8_t* bytes = map_bytes(cta, map_address);
+  TensorMap& map = box.map;
+  if (bytes) std::memcpy(&map, bytes, sizeof map);
+  if (!bytes || !is_tensor_map(map)) {
+    return refuse("tma.not_a_tensor_map", "the address 0x%llx does not hold a tensor map; pass a CUtensorMap made by "
+                  "cuTensorMapEncodeTiled, as a __grid_constant__ parameter or in global memory", hex(map_address));
+  }
+  if (map_address % MAP_ALIGN) {
+    return refuse("tma.misaligned_map", "the tensor map at 0x%llx is not aligned to %u bytes", hex(map_address), MAP_ALIGN);
+  }
+  if (map.rank != inst.nvec) {
+    return refuse("tma.rank_mismatch", "the instruction gives %d coordinates, but its tensor map has rank %d", inst.nvec, map.rank);
+  }
+  const uint32_t span = box_span_bytes(map);
+  if (box_line_bytes(map) % CHUNK_BYTES || (map.swizzle != Swizzle::None && box_line_bytes(map) > swizzle_bytes(map.swizzle))) {
+    return refuse("tma.box", "the inner box dimension of %u bytes does not fit a tensor map with %s", box_line_bytes(map),
+                  swizzle_name(map.swizzle));
+  }
+  if (shared % SHARED_ALIGN) {
+    return refuse("tma.misaligned", "the shared address 0x%llx of a tensor copy is not aligned to %u bytes", hex(shared), SHARED_ALIGN);
+  }
+  if (!cta.shared_ok(shared, span)) {
+    return refuse("tma.out_of_bounds", "the box takes %u bytes at shared address 0x%llx, but shared memory of this CTA ends at 0x%x",
+                  span, hex(shared), cta.smem_end);
+  }
+  box.shared = static_cast<uint32_t>(shared);
+  int32_t coords[MAX_RANK] = {};
+  for (int dim = 0; dim < inst.nvec; ++dim) coords[dim] = warp.reg<int32_t>(cta.pool(inst.vec)[dim])[lane];
+  const uint32_t size = element_bytes(map.type);
+  box.lines.resize(box_lines(map));
+  for (uint32_t index = 0; index < box.lines.size(); ++index) {
+    const BoxLine line = box_line(map, coords, index);
+    box.lines[index] = {nullptr, line.first * size, line.count * size};
+    if (!line.count) continue;
+    box.lines[index].data = cta.global(line.address, uint64_t{line.count} * size, access);
+    if (!box.lines[index].data) {
+      return refuse("tma.global_out_of_bounds", "%u bytes at global address 0x%llx lie inside the sizes of the tensor map but outside "
+                    "of every buffer; check its globalDim and globalStrides", line.count * size, hex(line.address));
+    }
+  }
+  return true;
+}
+
+// Calls body(address, bytes) for the shared ranges of a box: one where lines fill their pitch, else one per 16-byte chunk.
+template <class Body> void footprint(const Box& box, Body body) {
+  const uint32_t line_bytes = box_line_bytes(box.map), lines = box_lines(box.map);
+  if (box_pitch_bytes(box.map) == line_bytes) {
+    body(box.shared, lines * line_bytes);
+    return;
+  }
+  for (uint32_t index = 0; index < lines; ++index) {
+    for (uint32_t c = 0; c < line_bytes / CHUNK_BYTES; ++c) body(box.chunk(index, c), CHUNK_BYTES);
+  }
+}
+
+Step tma_load(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
+  const Addresses addresses(cta, warp, inst);
+  const int at = cta.index_of(inst);
+  for (uint32_t rest = mask; rest; rest &= rest - 1) {
+    const int lane = first_lane(rest);
+    Mbar* mbar = cta.mbar_at(warp, inst, lane, from_shared_window(addresses.c(lane)));
+    if (!mbar) return Step::Fault;
+    auto load = std::make_unique<BoxLoad>();
+    load->inst = at;
+    load->mbar = mbar;
+    const uint64_t shared = from_shared_window(addresses.a(lane));
+    if (!resolve(cta, warp, inst, lane, addresses.b(lane), shared, Access::Read, load->box)) return Step::Fault;
+    if (Shadow* shadow = cta.shadow.get()) {
+      shadow->mbar_use(warp, at, *mbar);
+      shadow->async_begin(warp, at, Async::TmaLoad, lane, mbar, box_bytes(load->box.map));
+      footprint(load->box, [&](uint32_t address, uint32_t bytes) {
+        shadow->async_write(warp, at, Async::TmaLoad, address, bytes, mbar);
+      });
+    }
+    cta.async.post(cta, std::move(load));
+  }
+  return Step::Next;
+}
+
+Step tma_store(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
+  const Addresses addresses(cta, warp, inst);
+  const int at = cta.index_of(inst);
+  for (uint32_t rest = mask; rest; rest &= rest - 1) {
+    const int lane = first_lane(rest);
+    auto store = std::make_unique<BoxStore>();
+    store->inst = at;
+    const uint64_t shared = from_shared_window(addresses.a(lane));
+    if (!resolve(cta, warp, inst, lane, addresses.b(lane), shared, Access::Write, store->box)) return Step::Fault;
+    if (Shadow* shadow = cta.shadow.get()) {
+      shadow->async_begin(warp, at, Async::TmaStore, lane, nullptr, 0);
+      footprint(store->box, [&](uint32_t address, uint32_t bytes) {
+        shadow->async_read(warp, at, Async::TmaStore, address, bytes, nullptr);
+      });
+    }
+    GroupCopy* op = store.get();
+    const uint64_t ticket = cta.async.post(cta, std::move(store));
+    tensor_state(cta).bulk_stores[static_cast<size_t>(warp.id)].issued(cta, ticket, 1u << lane, op);
+  }
+  return Step::Next;
+}
+
+Step tma_prefetch(Cta&, Warp&, const Inst&, uint32_t) { return Step::Next; }
+
+}  // namespace
+
+Handler bind_tma(const Inst& inst) {
+  switch (inst.op) {
+    case OP_TMA_LOAD: return tma_load;
+    case OP_TMA_STORE: return tma_store;
+    case OP_TMA_PREFETCH: return tma_prefetch;
+    default: return nullptr;
+  }
+}

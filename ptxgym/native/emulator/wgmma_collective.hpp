@@ -1,0 +1,36 @@
+// One wgmma.mma_async of a warpgroup: what its four warps issued, where its operands lie, and its execution.
+#pragma once
+#include <cstdint>
+#include <vector>
+#include "core.hpp"
+#include "descriptor.hpp"
+
+// The bytes that an operand takes in shared memory.
+struct OperandBytes {
+  Operand operand{};
+  std::vector<uint32_t> chunks;  // address of every chunk, in the order of Operand::chunk_address
+  struct Range {
+    uint32_t address, bytes;
+  };
+  std::vector<Range> ranges;  // the same bytes, merged
+
+  void place(const Operand&);
+  uint32_t first() const { return ranges.front().address; }
+  uint32_t end() const { return ranges.back().address + ranges.back().bytes; }
+};
+
+struct Collective : AsyncOp {
+  const Inst* form = nullptr;
+  int group = 0;                 // warpgroup
+  uint32_t issued = 0;           // bit per warp
+  bool accumulate = false;       // scale-d
+  uint64_t a_bits = 0, b_bits = 0;
+  OperandBytes a, b;             // a: only where A comes from shared memory
+
+  bool a_in_registers() const { return form->a < 0; }
+  int columns() const { return static_cast<int>(form->imm); }
+  void run(Cta&) override;
+
+ private:
+  void check_layout(Cta&, const OperandBytes&, const char* name) const;
+};
