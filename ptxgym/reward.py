@@ -44,8 +44,8 @@ def score(
 ) -> float:
     """Return the score in [0, 1] of a verdict with these parts.
 
-    0 agent's fault, or an error-severity finding; 0.05 ran clean but wrong; up to 0.15 close; 0.20 correct; 0.30, 0.40 and
-    0.45 correct with a credited coverage of 0.1, 0.5 and 0.9; 0.50 `target_ok`; up to 1 with speed on top of that.
+    0 agent's fault, or an error-severity finding; 0.05 ran clean but wrong; up to 0.15 close; 0.20 correct; 0.30, 0.40
+    and 0.45 correct with a credited coverage of 0.1, 0.5 and 0.9; 0.50 `target_ok`; up to 1 with speed on top of that.
 
     Raises:
         ValueError: if the status is `infra`: the machine failed, and that is never a number.
@@ -109,7 +109,7 @@ def terms(verdict: Verdict) -> dict[TermName, float]:
         "score": verdict.score,
         "correct": float(correct),
         "target": float(target),
-        "speedup": timing.speedup_low if correct and timing else 0.0,
+        "speedup": timing.speedup if correct and timing else 0.0,
     }
 
 
@@ -180,9 +180,11 @@ class Ledger:
             best = {name: max(self.best[name], reached[name]) for name in TERM_NAMES}
         after = replace(self, best=best, seen=self.seen | {text})
         if self.preset.pay == "end" and not last:
-            return Payment(0.0, dict.fromkeys(self.preset.weights, 0.0)), after
+            return Payment(0.0, {str(name): 0.0 for name in self.preset.weights}), after
         gains = {name: weight * (best[name] - self.paid[name]) for name, weight in self.preset.weights.items()}
-        return Payment(sum(gains.values()), {**gains}), replace(after, paid=best)
+        return Payment(sum(gains.values()), {str(name): gain for name, gain in gains.items()}), replace(
+            after, paid=best
+        )
 
 
 def load_reward(name: str) -> RewardPreset:

@@ -68,6 +68,8 @@ class Tensor(Value):
     dtype: DType
     shape: tuple[str, ...] = Field(min_length=1)
     """Names of axes, outermost first."""
+    shifted_scale_log2: tuple[int, int] = (0, 0)
+    """Least and greatest power of two by which the `shifted` draw scales this input."""
 
     def sizes(self, axes: Axes) -> tuple[int, ...]:
         """Return the extents under `axes`."""

@@ -1,0 +1,144 @@
+"""Under which conditions a submission is judged: seeds and one hidden shape, drawn from a secret.
+
+All evaluations of an epoch share their conditions, so that members of a group are comparable, references are computed
+once, and equal texts get equal verdicts. Who does not hold the run secret can predict neither inputs nor hidden shape.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ptxgym.device.protocol import Bytes
+from ptxgym.judge import numbers
+from ptxgym.task import Axes, Draw, Task, Tensor
+
+SECRET_VARIABLE = "PTXGYM_SECRET"
+SPIKE_RATE = 0.001
+SPIKE_STD = 10.0
+INTEGER_LIMIT = 8
+"""Integers of the exact draw: products up to 64, so sums of 2¹⁸ of them are exact in FP32."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call that a submission is judged on."""
+
+    name: str
+    """Such as `emulation/normal` or `hidden/spiky`; the part before the slash says where the shape comes from."""
+    axes: Axes
+    draw: Draw
+    seed: int
+    """128 bits."""
+    hidden: bool
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.seed, *self.axes.items()))
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """All calls that make up one verdict."""
+
+    workload: str
+    epoch: int
+    cases: tuple[Case, ...]
+    hash: str
+    """16 hex digits that name secret, task, workload and epoch without revealing the secret."""
+
+
+def run_secret() -> bytes:
+    """Return the secret of this run: `PTXGYM_SECRET`, or one drawn now and exported to the processes started from here."""
+    text = os.environ.get(SECRET_VARIABLE)
+    if not text:
+        text = secrets.token_hex(32)
+        os.environ[SECRET_VARIABLE] = text
+    return text.encode()
+
+
+def secret_hash(secret: bytes | None = None) -> str:
+    """Return the hash that may be logged: SHA-256 of a fixed prefix and the secret, 16 hex digits."""
+    return hashlib.sha256(b"ptxgym run secret:" + (run_secret() if secret is None else secret)).hexdigest()[:16]
+
+
+def conditions(task: Task, workload: str = "emulation", epoch: int = 0, secret: bytes | None = None) -> Conditions:
+    """Derive the conditions of `workload`: its own draws, then the draws on one hidden shape.
+
+    Args:
+        task: the task; its revision is part of the derivation.
+        workload: a name of the task's workloads.
+        epoch: evaluations of one epoch share their conditions.
+        secret: the run secret; None means `run_secret()`.
+
+    Raises:
+        UnknownNameError: if the task has no such workload.
+    """
+    key = run_secret() if secret is None else secret
+    spec = task.workload(workload)
+
+    def derive(label: str) -> int:
+        message = "\x1f".join((task.name, str(task.revision), workload, str(epoch), label))
+        return int.from_bytes(hmac.new(key, message.encode(), hashlib.sha256).digest()[:16], "little")
+
+    cases = [Case(f"{workload}/{draw}", spec.axes, draw, derive(f"draw {draw}"), hidden=False) for draw in spec.draws]
+    if spec.hidden:
+        axes = spec.hidden[derive("hidden shape") % len(spec.hidden)]
+        cases += [
+            Case(f"hidden/{draw}", axes, draw, derive(f"hidden draw {draw}"), hidden=True) for draw in spec.hidden_draws
+        ]
+    name = f"{derive('name of these conditions'):032x}"[:16]
+    return Conditions(workload, epoch, tuple(cases), name)
+
+
+def inputs(task: Task, case: Case) -> dict[str, Bytes]:
+    """Draw the inputs of `case` as device bytes, by name."""
+    streams = np.random.SeedSequence(case.seed).spawn(len(task.inputs))
+    drawn = {}
+    for tensor, stream in zip(task.inputs, streams, strict=True):
+        values = _DRAWS[case.draw](np.random.default_rng(stream), tensor, tensor.sizes(case.axes))
+        drawn[tensor.name] = numbers.encode(values, tensor.dtype)
+    return drawn
+
+
+def buffers(task: Task, case: Case) -> dict[str, Bytes]:
+    """Return what a device gets: the drawn inputs, and every output filled with a NaN that marks it as unwritten."""
+    outputs = {tensor.name: numbers.poisoned(tensor, case.axes) for tensor in task.outputs}
+    return {**inputs(task, case), **outputs}
+
+
+def _normal(random: np.random.Generator, tensor: Tensor, sizes: tuple[int, ...]) -> numbers.Floats:
+    return random.standard_normal(sizes, dtype=np.float32)
+
+
+def _shifted(random: np.random.Generator, tensor: Tensor, sizes: tuple[int, ...]) -> numbers.Floats:
+    """Shift by ±0.5 … 1.5 standard deviations, so that zeros, means and identities are far off; scale as the task says."""
+    shift = random.uniform(0.5, 1.5) * random.choice((-1.0, 1.0))
+    low, high = tensor.shifted_scale_log2
+    scale = 2.0 ** int(random.integers(low, high, endpoint=True))
+    values = random.standard_normal(sizes, dtype=np.float32)
+    return ((values + np.float32(shift)) * np.float32(scale)).astype(np.float32)
+
+
+def _spiky(random: np.random.Generator, tensor: Tensor, sizes: tuple[int, ...]) -> numbers.Floats:
+    values = random.standard_normal(sizes, dtype=np.float32)
+    spikes = random.random(sizes, dtype=np.float32) < SPIKE_RATE
+    values[spikes] += SPIKE_STD * random.standard_normal(int(spikes.sum()), dtype=np.float32)
+    return values
+
+
+def _integers(random: np.random.Generator, tensor: Tensor, sizes: tuple[int, ...]) -> numbers.Floats:
+    return random.integers(-INTEGER_LIMIT, INTEGER_LIMIT, sizes, endpoint=True).astype(np.float32)
+
+
+_DRAWS: dict[Draw, Callable[[np.random.Generator, Tensor, tuple[int, ...]], numbers.Floats]] = {
+    "normal": _normal,
+    "shifted": _shifted,
+    "spiky": _spiky,
+    "integers": _integers,
+}
