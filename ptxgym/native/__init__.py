@@ -28,7 +28,7 @@ import platform
 import shutil
 import subprocess
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
@@ -116,9 +116,16 @@ def _target(name: str, folder: Path, key: str, table: dict[str, Any], declaratio
         raise ContentError(f"{declaration}, table [{key}]: {error}") from error
 
 
-def build_all(report: Callable[[str], None]) -> None:
-    """Build every target; `report` gets a short line for each, and the compiler's warnings."""
-    for name, target in targets().items():
+def build_all(report: Callable[[str], None], names: Iterable[str]) -> None:
+    """Build the targets `names`; `report` gets a short line for each, and the compiler's warnings.
+
+    Raises:
+        UnknownNameError, ToolchainError, InfrastructureError: as `library`.
+    """
+    for name in names:
+        target = targets().get(name)
+        if target is None:
+            raise UnknownNameError(f"no native target is named {name!r}; there are: {', '.join(targets())}")
         path = build(target, report=report)
         report(f"{name}: {path}")
 

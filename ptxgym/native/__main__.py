@@ -1,9 +1,9 @@
-"""`python -m ptxgym.native`: build every native target now, rather than at first use."""
+"""`python -m ptxgym.native [TARGET ...]`: build these (by default all) native targets now, rather than at first use."""
 
 import sys
 
 from ptxgym.errors import PtxgymError
-from ptxgym.native import build_all
+from ptxgym.native import build_all, targets
 
 
 def _say(line: str) -> None:
@@ -12,9 +12,9 @@ def _say(line: str) -> None:
 
 
 def main() -> int:
-    """Build everything; return 0, or 3 if the machine cannot."""
+    """Build; return 0, or 3 if the machine cannot."""
     try:
-        build_all(_say)
+        build_all(_say, sys.argv[1:] or targets())
     except PtxgymError as error:
         sys.stderr.write(f"{error}\n")
         return 3
