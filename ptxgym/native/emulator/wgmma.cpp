@@ -120,7 +120,6 @@ Step wgmma(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
   while (!warpgroup.gathering.empty() && warpgroup.gathering.front()->issued == 15) {
     std::unique_ptr<Collective> ready = std::move(warpgroup.gathering.front());
     warpgroup.gathering.pop_front();
-    if (cta.multiply_adds) cta.multiply_adds[ready->inst] += 64ull * 16ull * static_cast<uint64_t>(ready->columns());
     warpgroup.tickets.push_back(cta.async.post(cta, std::move(ready), ORDERED_QUEUE + group));
     cta.wake();
   }

@@ -1,0 +1,117 @@
+// ldmatrix, stmatrix and movmatrix of 8×8 matrices of 16-bit elements (PTX ISA 9.7.14.5.15 to .17).
+//
+// Fragment of one matrix: lane l holds row l / 4, columns 2 (l % 4) and 2 (l % 4) + 1. Rows of matrix i lie at the addresses of lanes
+// 8 i … 8 i + 7. With .trans the matrix in memory is the transpose of the fragments'.
+#include "core.hpp"
+#include "tensor.hpp"
+
+namespace {
+
+constexpr uint32_t ROW_BYTES = 16;
+constexpr int SIDE = 8;
+
+struct Matrix {
+  uint16_t element[SIDE][SIDE];
+
+  static Matrix of_fragment(const uint32_t* lanes) {
+    Matrix matrix;
+    for (int lane = 0; lane < LANES; ++lane) {
+      matrix.element[lane / 4][lane % 4 * 2] = static_cast<uint16_t>(lanes[lane]);
+      matrix.element[lane / 4][lane % 4 * 2 + 1] = static_cast<uint16_t>(lanes[lane] >> 16);
+    }
+    return matrix;
+  }
+  void to_fragment(uint32_t* lanes) const {
+    for (int lane = 0; lane < LANES; ++lane) {
+      const uint16_t* pair = &element[lane / 4][lane % 4 * 2];
+      lanes[lane] = pair[0] | static_cast<uint32_t>(pair[1]) << 16;
+    }
+  }
+  Matrix transposed() const {
+    Matrix result;
+    for (int row = 0; row < SIDE; ++row) {
+      for (int column = 0; column < SIDE; ++column) result.element[column][row] = element[row][column];
+    }
+    return result;
+  }
+};
+
+bool whole_warp(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask, const char* name) {
+  if (mask == FULL_MASK) return true;
+  cta.fault(warp, inst, first_lane(~mask), "matrix.partial_warp", "lanes 0x%08x of warp %d do not execute this %s: all threads of the "
+            "warp must", ~mask, warp.id, name);
+  return false;
+}
+
+// Addresses of all rows; false after a fault was recorded.
+bool rows(Cta& cta, Warp& warp, const Inst& inst, const char* name, uint32_t* addresses) {
+  for (int i = 0; i < inst.nvec * SIDE; ++i) {
+    const uint64_t address = from_shared_window(lane_address(warp, inst.a, inst.mods & M_A64, i, inst.imm));
+    if (address % ROW_BYTES || !cta.shared_ok(address, ROW_BYTES)) {
+      cta.fault_address(warp, inst, i, S_SHARED, address, ROW_BYTES, ROW_BYTES, name);
+      return false;
+    }
+    addresses[i] = static_cast<uint32_t>(address);
+  }
+  return true;
+}
+
+// Calls body(address, bytes) for the rows, neighbours in one range.
+template <class Body> void ranges(const uint32_t* addresses, int count, Body body) {
+  uint32_t begin = addresses[0], end = begin + ROW_BYTES;
+  for (int i = 1; i < count; ++i) {
+    if (addresses[i] != end) {
+      body(begin, end - begin);
+      begin = addresses[i];
+    }
+    end = addresses[i] + ROW_BYTES;
+  }
+  body(begin, end - begin);
+}
+
+Step ldmatrix(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
+  uint32_t addresses[LANES];
+  if (!whole_warp(cta, warp, inst, mask, "ldmatrix") || !rows(cta, warp, inst, "ldmatrix from", addresses)) return Step::Fault;
+  if (Shadow* shadow = cta.shadow.get()) {
+    ranges(addresses, inst.nvec * SIDE, [&](uint32_t at, uint32_t bytes) { shadow->read(warp, cta.index_of(inst), at, bytes); });
+  }
+  for (int i = 0; i < inst.nvec; ++i) {
+    Matrix matrix;
+    for (int row = 0; row < SIDE; ++row) std::memcpy(matrix.element[row], cta.shared(addresses[i * SIDE + row]), ROW_BYTES);
+    if (inst.flags & F_TRANS) matrix = matrix.transposed();
+    matrix.to_fragment(warp.reg<uint32_t>(cta.pool(inst.vec)[i]));
+  }
+  return Step::Next;
+}
+
+Step stmatrix(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
+  uint32_t addresses[LANES];
+  if (!whole_warp(cta, warp, inst, mask, "stmatrix") || !rows(cta, warp, inst, "stmatrix to", addresses)) return Step::Fault;
+  if (Shadow* shadow = cta.shadow.get()) {
+    ranges(addresses, inst.nvec * SIDE, [&](uint32_t at, uint32_t bytes) { shadow->write(warp, cta.index_of(inst), at, bytes); });
+  }
+  for (int i = 0; i < inst.nvec; ++i) {
+    Matrix matrix = Matrix::of_fragment(warp.reg<uint32_t>(cta.pool(inst.vec)[i]));
+    if (inst.flags & F_TRANS) matrix = matrix.transposed();
+    for (int row = 0; row < SIDE; ++row) std::memcpy(cta.shared(addresses[i * SIDE + row]), matrix.element[row], ROW_BYTES);
+  }
+  return Step::Next;
+}
+
+Step movmatrix(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
+  if (!whole_warp(cta, warp, inst, mask, "movmatrix")) return Step::Fault;
+  Matrix::of_fragment(warp.reg<uint32_t>(inst.a)).transposed().to_fragment(warp.reg<uint32_t>(inst.d));
+  return Step::Next;
+}
+
+}  // namespace
+
+Handler bind_matrix(const Inst& inst) {
+  const bool count = inst.nvec == 1 || inst.nvec == 2 || inst.nvec == 4;
+  switch (inst.op) {
+    case OP_LDMATRIX: return count ? ldmatrix : nullptr;
+    case OP_STMATRIX: return count ? stmatrix : nullptr;
+    case OP_MOVMATRIX: return movmatrix;
+    default: return nullptr;
+  }
+}

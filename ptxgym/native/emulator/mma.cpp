@@ -1,0 +1,171 @@
+// mma.sync: one matrix product of a warp (PTX ISA 9.7.14.5.6 to .10, .14).
+//
+// Fragments. With group = lane / 4, member = lane % 4 and E elements of A in a 32-bit register, register r of A holds row
+// group + 8 (r % 2) and columns E member … + E − 1 of block r / 2, each block 4 E columns wide; B likewise, register r being block r of
+// column `group`. Accumulator element i is row group + 8 (i / 2), column 2 member + i % 2. All listed shapes follow this one rule.
+//
+// Accumulation model: as wgmma_tile.hpp; tf32 operands lose their low 13 bits first; integers wrap, or saturate once with
+// .satfinite.
+#include <algorithm>
+#include <limits>
+#include <type_traits>
+#include "core.hpp"
+#include "matrix_types.hpp"
+#include "tensor.hpp"
+
+namespace {
+
+constexpr int COLUMNS = 8, MAX_ROWS = 16, MAX_K = 32;
+
+struct Shape {
+  int rows, k;
+};
+
+constexpr Shape shape_of(int64_t id) {
+  switch (id) {
+    case MMA_M16N8K4: return {16, 4};
+    case MMA_M16N8K8: return {16, 8};
+    case MMA_M16N8K16: return {16, 16};
+    case MMA_M16N8K32: return {16, 32};
+    case MMA_M8N8K16: return {8, 16};
+    default: return {0, 0};
+  }
+}
+
+constexpr int element_bits(uint8_t type) {
+  switch (type) {
+    case T_F16:
+    case T_BF16: return 16;
+    case T_TF32: return 32;
+    case T_U8:
+    case T_S8: return 8;
+    default: return 0;
+  }
+}
+
+bool is_integer(uint8_t type) { return type == T_U8 || type == T_S8; }
+
+float float_element(uint8_t type, uint32_t reg, int index) {
+  if (type == T_TF32) return tf32_to_float(reg);
+  const uint16_t bits = static_cast<uint16_t>(reg >> 16 * index);
+  return type == T_BF16 ? bf16_to_float(bits) : half_to_float(bits);
+}
+
+int32_t integer_element(uint8_t type, uint32_t reg, int index) {
+  const uint8_t bits = static_cast<uint8_t>(reg >> 8 * index);
+  return type == T_S8 ? static_cast<int8_t>(bits) : bits;
+}
+
+template <class T> T read_element(uint8_t type, uint32_t reg, int index) {
+  if constexpr (std::is_same_v<T, float>) {
+    return float_element(type, reg, index);
+  } else {
+    return integer_element(type, reg, index);
+  }
+}
+
+template <class T> struct Operands {
+  T a[MAX_ROWS][MAX_K], b[COLUMNS][MAX_K];
+
+  void gather(const Cta& cta, Warp& warp, const Inst& inst, const Shape& shape) {
+    uint8_t b_type = inst.stype;
+    if (is_integer(b_type)) b_type = inst.flags & F_B_SIGNED ? T_S8 : T_U8;
+    const int per_register = 32 / element_bits(inst.stype), blocks = shape.k / (4 * per_register), halves = shape.rows / 8;
+    const int32_t* registers = cta.pool(inst.vec2);
+    for (int lane = 0; lane < LANES; ++lane) {
+      const int group = lane / 4, member = lane % 4;
+      for (int block = 0; block < blocks; ++block) {
+        const int first = block * 4 * per_register + member * per_register;
+        const uint32_t b_register = warp.reg<uint32_t>(registers[blocks * halves + block])[lane];
+        for (int i = 0; i < per_register; ++i) b[group][first + i] = read_element<T>(b_type, b_register, i);
+        for (int half = 0; half < halves; ++half) {
+          const uint32_t a_register = warp.reg<uint32_t>(registers[block * halves + half])[lane];
+          for (int i = 0; i < per_register; ++i) a[group + 8 * half][first + i] = read_element<T>(inst.stype, a_register, i);
+        }
+      }
+    }
+  }
+
+  static int registers(const Inst& inst, const Shape& shape) {
+    const int blocks = shape.k * element_bits(inst.stype) / 128;
+    return blocks * (shape.rows / 8) + blocks;
+  }
+};
+
+// The registers of C, copied because those of D may be the same ones in another order.
+struct Addend {
+  uint32_t value[4][LANES];
+
+  Addend(const Cta& cta, Warp& warp, const Inst& inst, int first) {
+    for (int i = 0; i < inst.nvec; ++i) std::memcpy(value[i], warp.reg<uint32_t>(cta.pool(inst.vec2)[first + i]), sizeof value[i]);
+  }
+};
+
+Step mma_float(Cta& cta, Warp& warp, const Inst& inst, uint32_t) {
+  const Shape shape = shape_of(inst.imm);
+  Operands<float> operands;
+  operands.gather(cta, warp, inst, shape);
+  const Addend c(cta, warp, inst, Operands<float>::registers(inst, shape));
+  const int32_t* d = cta.pool(inst.vec);
+  const auto sum = [&](int row, int column) {
+    float total = 0;
+    for (int k = 0; k < shape.k; ++k) total += operands.a[row][k] * operands.b[column][k];
+    return total;
+  };
+  for (int half = 0; half < 2; ++half) {
+    for (int lane = 0; lane < LANES; ++lane) {
+      const int row = lane / 4 + 8 * half, column = lane % 4 * 2;
+      const float low = sum(row, column), high = sum(row, column + 1);
+      if (inst.type == T_F16) {
+        const uint32_t before = c.value[half][lane];
+        const uint16_t first = float_to_half(half_to_float(static_cast<uint16_t>(before)) + low);
+        const uint16_t second = float_to_half(half_to_float(static_cast<uint16_t>(before >> 16)) + high);
+        warp.reg<uint32_t>(d[half])[lane] = first | static_cast<uint32_t>(second) << 16;
+      } else {
+        warp.reg<float>(d[half * 2])[lane] = bits_as<float>(c.value[half * 2][lane]) + low;
+        warp.reg<float>(d[half * 2 + 1])[lane] = bits_as<float>(c.value[half * 2 + 1][lane]) + high;
+      }
+    }
+  }
+  return Step::Next;
+}
+
+Step mma_integer(Cta& cta, Warp& warp, const Inst& inst, uint32_t) {
+  const Shape shape = shape_of(inst.imm);
+  Operands<int32_t> operands;
+  operands.gather(cta, warp, inst, shape);
+  const Addend c(cta, warp, inst, Operands<int32_t>::registers(inst, shape));
+  const int32_t* d = cta.pool(inst.vec);
+  for (int i = 0; i < shape.rows / 4; ++i) {
+    for (int lane = 0; lane < LANES; ++lane) {
+      const int row = lane / 4 + 8 * (i / 2), column = lane % 4 * 2 + i % 2;
+      int64_t total = static_cast<int32_t>(c.value[i][lane]);
+      for (int k = 0; k < shape.k; ++k) total += int64_t{operands.a[row][k]} * operands.b[column][k];
+      if (inst.flags & F_SAT) {
+        total = std::clamp<int64_t>(total, std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max());
+      }
+      warp.reg<int32_t>(d[i])[lane] = static_cast<int32_t>(static_cast<uint32_t>(total));
+    }
+  }
+  return Step::Next;
+}
+
+template <Handler Execute> Step whole_warp(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
+  if (mask != FULL_MASK) {
+    return cta.fault(warp, inst, first_lane(~mask), "mma.partial_warp", "lanes 0x%08x of warp %d do not execute this mma.sync: all "
+                     "threads of the warp must", ~mask, warp.id);
+  }
+  return Execute(cta, warp, inst, mask);
+}
+
+}  // namespace
+
+Handler bind_mma(const Inst& inst) {
+  if (inst.op != OP_MMA) return nullptr;
+  const Shape shape = shape_of(inst.imm);
+  const int bits = element_bits(inst.stype);
+  if (!shape.rows || !bits || shape.k * bits % 128) return nullptr;
+  if (is_integer(inst.stype)) return inst.type == T_S32 ? whole_warp<mma_integer> : nullptr;
+  const bool half_result = inst.type == T_F16 && inst.stype == T_F16;
+  return shape.rows == 16 && shape.k <= 16 && (inst.type == T_F32 || half_result) ? whole_warp<mma_float> : nullptr;
+}
