@@ -1,0 +1,356 @@
+// Ordering of shared memory accesses: what each warp knows, and the check of every access against the history of its bytes.
+#include "shadow_state.hpp"
+#include <algorithm>
+
+namespace {
+
+constexpr size_t OPERATIONS = 1024;
+
+// A kernel that touches neither shared memory nor barriers nor asynchronous copies.
+struct NullShadow final : Shadow {
+  void reset(Cta&) override {}
+  void read(Warp&, int, uint32_t, uint32_t) override {}
+  void write(Warp&, int, uint32_t, uint32_t) override {}
+  void atomic(Warp&, int, uint32_t, uint32_t) override {}
+  void proxy_fence(Warp&, int) override {}
+  void bar_arrive(Warp&, int) override {}
+  void bar_complete(int) override {}
+  void bar_depart(Warp&, int) override {}
+  void mbar_init(Warp&, int, Mbar&) override {}
+  void mbar_use(Warp&, int, Mbar&) override {}
+  void mbar_arrive(Warp&, int, Mbar&) override {}
+  void mbar_phase(Mbar&) override {}
+  void mbar_observe(Warp&, int, Mbar&, uint64_t) override {}
+  void async_read(Warp&, int, Async, uint32_t, uint32_t, Mbar*) override {}
+  void async_write(Warp&, int, Async, uint32_t, uint32_t, Mbar*) override {}
+  void group_commit(Warp&, int, Async, int) override {}
+  void group_wait(Warp&, int, Async, int, int64_t, bool) override {}
+  void cp_async_arrive(Warp&, int, Mbar&) override {}
+  void exit(Warp&, int) override {}
+};
+
+bool releases(uint8_t order) { return order == O_RELEASE || order == O_ACQ_REL || order == O_SC; }
+bool acquires(uint8_t order) { return order == O_ACQUIRE || order == O_ACQ_REL || order == O_SC; }
+
+}  // namespace
+
+std::unique_ptr<Shadow> make_shadow(Cta& cta) {
+  const uint32_t needed = FEAT_SHARED | FEAT_ASYNC | FEAT_BARRIER | FEAT_TARGET;
+  if (!(cta.program.kernel.features & needed)) return std::make_unique<NullShadow>();
+  return std::make_unique<ShadowState>(cta);
+}
+
+ShadowState::ShadowState(Cta& cta)
+    : cta_(cta), map_(std::make_shared<const RegisterMap>(cta.program.kernel)), operations_(OPERATIONS) {}
+
+void ShadowState::reset(Cta&) {
+  const size_t warps = cta_.warps.size(), warpgroups = (warps + 3) / 4;
+  warps_.assign(warps, WarpState{});
+  barriers_.clear();
+  for (NamedBarrierState& bar : named_) {
+    bar.arriving.clear();
+    bar.arrived.assign(warps, 0);
+    bar.inbox.assign(warps, nullptr);
+  }
+  collectives_.assign(warpgroups, Knowledge{});
+  flags_.clear();
+  histories_.reset(static_cast<uint32_t>(cta_.smem.size()));
+  memo_.clear();
+  operations_.assign(OPERATIONS, Operation{});
+  operation_numbers_ = versions_ = components_ = 0;
+  deferred_.clear();
+  current_ = nullptr;
+  for (WarpState& w : warps_) w.component = components_++;
+  const uint32_t first_wgmma = components_;
+  components_ += static_cast<uint32_t>(warpgroups);
+  for (size_t i = 0; i < warps; ++i) {
+    WarpState& w = warps_[i];
+    w.wgmma.component = first_wgmma + static_cast<uint32_t>(i / 4);
+    w.cp_async.component = components_++;
+    w.now.raise(w.component, w.time);
+    if (map_->flags()) w.registers.reset(static_cast<size_t>(cta_.program.kernel.reg_bytes / 128 + 2));
+    changed(w);
+  }
+}
+
+// What follows is not covered by what was handed over so far.
+void ShadowState::tick(WarpState& w) {
+  w.now.raise(w.component, ++w.time);
+  changed(w);
+}
+
+BarrierState& ShadowState::of(const Mbar& bar) {
+  while (barriers_.size() <= bar.index) {
+    barriers_.emplace_back();
+    barriers_.back().component = components_++;
+    barriers_.back().observers.resize(warps_.size());
+  }
+  return barriers_[bar.index];
+}
+
+GroupQueue& ShadowState::queue(Warp& warp, Async kind, int lane) {
+  WarpState& w = of(warp);
+  if (kind == Async::Wgmma) return w.wgmma;
+  if (kind == Async::CpAsync) return w.cp_async;
+  const auto [found, fresh] = w.bulk.try_emplace(lane);
+  if (fresh) found->second.component = components_++;
+  return found->second;
+}
+
+// ---- accesses
+
+uint32_t ShadowState::number_of(const WarpState& w, const Touch& access) {
+  const uint32_t key = (w.version * 0x9e3779b1u) ^ (static_cast<uint32_t>(access.inst) * 0x85ebca6bu) ^ access.time;
+  Operation& op = operations_[key >> 22];
+  if (op.number == 0 || op.version != w.version || !(op.access == access)) op = Operation{w.version, ++operation_numbers_, access};
+  return op.number;
+}
+
+void ShadowState::touch(Warp& warp, const Touch& access, uint32_t addr, uint32_t bytes) {
+  if (histories_.crowded()) {
+    histories_.compact();
+    memo_.clear();
+  }
+  const uint32_t operation = number_of(of(warp), access), end = addr + bytes;
+  histories_.apply(addr, bytes, [&](uint32_t history, uint32_t at) {
+    if (const uint32_t* known = memo_.find(history, operation)) return *known;
+    const uint32_t next = next_history(warp, access, history, at, end - at);
+    memo_.put(history, operation, next);
+    return next;
+  });
+}
+
+uint32_t ShadowState::next_history(Warp& warp, const Touch& access, uint32_t id, uint32_t addr, uint32_t bytes) {
+  const History history = histories_.at(id);
+  check(warp, history.write, access, addr, bytes);
+  for (const Touch& earlier : history.since) check(warp, earlier, access, addr, bytes);
+
+  if (access.write || (access.kind == Kind::Atomic && history.write.kind == Kind::None)) return histories_.intern({access, {}});
+  if (access.kind == Kind::Generic && history.write.kind == Kind::None) {
+    // One complaint about unwritten bytes is enough.
+    return histories_.intern({access, {}});
+  }
+  History next = history;
+  const bool atomic = access.kind == Kind::Atomic;
+  auto at = next.since.begin();
+  while (at != next.since.end() && (at->component < access.component ||
+                                    (at->component == access.component && (at->kind == Kind::Atomic) < atomic))) {
+    ++at;
+  }
+  if (at != next.since.end() && at->component == access.component && (at->kind == Kind::Atomic) == atomic) {
+    if (at->time == access.time) return id;
+    *at = access;
+  } else {
+    next.since.insert(at, access);
+  }
+  return histories_.intern(next);
+}
+
+void ShadowState::check(Warp& warp, const Touch& earlier, const Touch& now, uint32_t addr, uint32_t bytes) {
+  const bool reads = !now.write;
+  if (earlier.kind == Kind::None) {
+    if (reads) report_uninitialised(cta_, warp, now, addr, bytes);
+    return;
+  }
+  const Knowledge& know = of(warp).now;
+  const bool ordered = know.seen.covers(earlier.component, earlier.time);
+  if (earlier.kind == Kind::Mbarrier) {
+    if (now.kind == Kind::Mbarrier ? !ordered : now.write != 0) report_barrier_overwritten(cta_, warp, earlier, now, addr, bytes);
+    return;
+  }
+  if (!earlier.write && earlier.kind != Kind::Atomic && reads && now.kind != Kind::Atomic) return;
+  if (earlier.strong() && now.strong()) return;
+  if (ordered) {
+    const bool wrote = earlier.write || earlier.kind == Kind::Atomic;
+    if (wrote && earlier.generic() && now.async_proxy() && !know.published.covers(earlier.component, earlier.time)) {
+      report_unfenced(cta_, warp, earlier, now, addr, bytes);
+    }
+    return;
+  }
+  const bool likely = know.likely.covers(earlier.component, earlier.time);
+  if (!likely && earlier.kind == Kind::Generic && now.kind == Kind::Generic && earlier.write && now.write) {
+    same_value_or_race(warp, earlier, now, addr, bytes);
+    return;
+  }
+  report_unordered(cta_, warp, earlier, now, addr, bytes, likely ? Severity::Warning : Severity::Error);
+}
+
+void ShadowState::same_value_or_race(Warp& warp, const Touch& earlier, const Touch& now, uint32_t addr, uint32_t bytes) {
+  const uint8_t* at = cta_.shared(addr);
+  deferred_.push_back({earlier, now, warp.id, addr, std::vector<uint8_t>(at, at + bytes)});
+}
+
+// The store that was deferred has moved its data by now.
+void ShadowState::settle() {
+  if (deferred_.empty()) return;
+  std::vector<Deferred> due;
+  due.swap(deferred_);
+  for (const Deferred& d : due) {
+    const bool same = std::equal(d.before.begin(), d.before.end(), cta_.shared(d.addr));
+    report_unordered(cta_, cta_.warps[static_cast<size_t>(d.warp)], d.earlier, d.now, d.addr, static_cast<uint32_t>(d.before.size()),
+                     same ? Severity::Warning : Severity::Error);
+  }
+}
+
+void ShadowState::read(Warp& warp, int inst, uint32_t addr, uint32_t bytes) {
+  settle();
+  WarpState& w = of(warp);
+  const uint8_t order = mods_order(cta_.program.kernel.inst[inst].mods);
+  const bool strong = order != O_WEAK;
+  if (strong) acquire_flag(w, addr, acquires(order));
+  touch(warp, {w.time, inst, static_cast<uint16_t>(w.component), static_cast<uint16_t>(warp.id), strong ? Kind::Strong : Kind::Generic, 0, 0},
+        addr, bytes);
+}
+
+void ShadowState::write(Warp& warp, int inst, uint32_t addr, uint32_t bytes) {
+  settle();
+  WarpState& w = of(warp);
+  const uint8_t order = mods_order(cta_.program.kernel.inst[inst].mods);
+  const bool strong = order != O_WEAK;
+  touch(warp, {w.time, inst, static_cast<uint16_t>(w.component), static_cast<uint16_t>(warp.id), strong ? Kind::Strong : Kind::Generic, 1, 0},
+        addr, bytes);
+  if (strong) release_flag(w, addr, releases(order));
+}
+
+void ShadowState::atomic(Warp& warp, int inst, uint32_t addr, uint32_t bytes) {
+  settle();
+  WarpState& w = of(warp);
+  const uint8_t order = mods_order(cta_.program.kernel.inst[inst].mods);
+  acquire_flag(w, addr, acquires(order));
+  touch(warp, {w.time, inst, static_cast<uint16_t>(w.component), static_cast<uint16_t>(warp.id), Kind::Atomic, 0, 0}, addr, bytes);
+  release_flag(w, addr, releases(order));
+}
+
+// ---- order through flags and fences (PTX ISA 8.8: release and acquire patterns)
+
+void ShadowState::release_flag(WarpState& w, uint32_t addr, bool release) {
+  FlagState& flag = flags_[addr];
+  if (flag.last_version == w.version) return;
+  flag.likely.join(w.now.likely);
+  if (release) flag.released.join(w.now);
+  else if (w.fenced) flag.released.join(w.at_fence);
+  tick(w);
+  flag.last_version = w.version;
+}
+
+void ShadowState::acquire_flag(WarpState& w, uint32_t addr, bool acquire) {
+  const auto found = flags_.find(addr);
+  if (found == flags_.end() || found->second.last_version == w.version) return;
+  bool grew = w.now.likely.join(found->second.likely);
+  if (acquire) {
+    grew |= w.now.join(found->second.released);
+  } else {
+    w.to_acquire.join(found->second.released);
+    w.has_to_acquire = true;
+  }
+  if (grew) changed(w);
+}
+
+void ShadowState::fence(Warp& warp, int) {
+  settle();
+  WarpState& w = of(warp);
+  if (w.has_to_acquire) {
+    w.now.join(w.to_acquire);
+    w.to_acquire.clear();
+    w.has_to_acquire = false;
+  }
+  w.at_fence = w.now;
+  w.fenced = true;
+  tick(w);
+}
+
+void ShadowState::proxy_fence(Warp& warp, int) {
+  settle();
+  WarpState& w = of(warp);
+  w.now.published.join(w.now.seen);
+  for (BarrierState& bar : barriers_) bar.told_async |= bar.live && w.now.seen.covers(bar.init.component, bar.init.time);
+  tick(w);
+}
+
+void ShadowState::mbar_init_fence(Warp& warp, int) {
+  const WarpState& w = of(warp);
+  for (BarrierState& bar : barriers_) bar.told_async |= bar.live && w.now.seen.covers(bar.init.component, bar.init.time);
+}
+
+// ---- named barriers
+
+void ShadowState::bar_arrive(Warp& warp, int id) {
+  settle();
+  WarpState& w = of(warp);
+  NamedBarrierState& bar = named_[id & 15];
+  bar.arriving.join(w.now);
+  bar.arrived[static_cast<size_t>(warp.id)] = 1;
+  tick(w);
+}
+
+void ShadowState::bar_complete(int id) {
+  NamedBarrierState& bar = named_[id & 15];
+  const auto released = std::make_shared<const Knowledge>(bar.arriving);
+  for (size_t i = 0; i < bar.arrived.size(); ++i) {
+    if (bar.arrived[i]) bar.inbox[i] = released;
+    bar.arrived[i] = 0;
+  }
+  bar.arriving.clear();
+}
+
+void ShadowState::bar_depart(Warp& warp, int id) {
+  std::shared_ptr<const Knowledge>& inbox = named_[id & 15].inbox[static_cast<size_t>(warp.id)];
+  if (!inbox) return;
+  WarpState& w = of(warp);
+  if (w.now.join(*inbox)) changed(w);
+}
+
+// ---- asynchronous operations
+
+void ShadowState::async_begin(Warp& warp, int inst, Async kind, int lane, Mbar* bar, uint32_t bytes) {
+  settle();
+  if (kind == Async::Wgmma) {
+    issue_wgmma(warp, inst);
+    return;
+  }
+  if (kind == Async::TmaLoad || kind == Async::BulkLoad) {
+    if (!bar) return;
+    BarrierState& b = of(*bar);
+    b.issued += bytes;
+    b.load_inst = inst;
+    b.load_warp = static_cast<uint16_t>(warp.id);
+    return;
+  }
+  current_ = &queue(warp, kind, lane);
+  current_lane_ = static_cast<uint16_t>(lane);
+  ++current_->issued;
+  current_->last_inst = inst;
+}
+
+namespace {
+
+Kind kind_of(Async kind) {
+  switch (kind) {
+    case Async::TmaLoad: case Async::BulkLoad: return Kind::TmaLoad;
+    case Async::TmaStore: case Async::BulkStore: return Kind::TmaStore;
+    case Async::CpAsync: return Kind::CpAsync;
+    case Async::Wgmma: return Kind::Wgmma;
+  }
+  return Kind::None;
+}
+
+}  // namespace
+
+void ShadowState::async_read(Warp& warp, int inst, Async kind, uint32_t addr, uint32_t bytes, Mbar*) {
+  const GroupQueue& q = *current_;
+  const auto issuer = static_cast<uint16_t>(kind == Async::Wgmma ? warp.id & ~3 : warp.id);
+  touch(warp, {q.issued, inst, static_cast<uint16_t>(q.component), issuer, kind_of(kind), 0, current_lane_}, addr, bytes);
+}
+
+void ShadowState::async_write(Warp& warp, int inst, Async kind, uint32_t addr, uint32_t bytes, Mbar* bar) {
+  Touch access{0, inst, 0, static_cast<uint16_t>(warp.id), kind_of(kind), 1, 0};
+  if (bar) {
+    const BarrierState& b = of(*bar);
+    access.component = static_cast<uint16_t>(b.component);
+    access.time = static_cast<uint32_t>(b.offset + bar->phases + 1);
+  } else {
+    access.component = static_cast<uint16_t>(current_->component);
+    access.time = current_->issued;
+  }
+  touch(warp, access, addr, bytes);
+}

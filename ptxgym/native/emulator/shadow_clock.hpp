@@ -1,0 +1,87 @@
+// Vector clocks over the logical threads of one CTA, and the accesses that they order.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+// One component per logical thread. Components are handed out densely as threads appear; a missing one counts as 0.
+class Clock {
+ public:
+  uint32_t at(uint32_t component) const { return component < times_.size() ? times_[component] : 0; }
+  bool covers(uint32_t component, uint32_t time) const { return at(component) >= time; }
+
+  // Both return whether the clock grew.
+  bool raise(uint32_t component, uint32_t time) {
+    if (component >= times_.size()) times_.resize(component + 1, 0);
+    if (times_[component] >= time) return false;
+    times_[component] = time;
+    return true;
+  }
+  bool join(const Clock& other) {
+    if (other.times_.size() > times_.size()) times_.resize(other.times_.size(), 0);
+    uint32_t grew = 0;
+    for (size_t i = 0; i < other.times_.size(); ++i) {
+      grew |= static_cast<uint32_t>(other.times_[i] > times_[i]);
+      times_[i] = std::max(times_[i], other.times_[i]);
+    }
+    return grew != 0;
+  }
+  void clear() { times_.clear(); }
+
+ private:
+  std::vector<uint32_t> times_;
+};
+
+// What a logical thread knows of the others, and hands over when it releases.
+struct Knowledge {
+  Clock seen;       // happens-before
+  Clock published;  // generic writes that a fence.proxy.async made visible to the async proxy
+  Clock likely;     // `seen`, and order that hardware gives in practice
+
+  bool join(const Knowledge& other) {
+    const bool a = seen.join(other.seen), b = published.join(other.published), c = likely.join(other.likely);
+    return a || b || c;
+  }
+  void raise(uint32_t component, uint32_t time) {
+    seen.raise(component, time);
+    likely.raise(component, time);
+  }
+  void clear() {
+    seen.clear();
+    published.clear();
+    likely.clear();
+  }
+};
+
+enum class Kind : uint8_t {
+  None,        // nobody wrote: uninitialised
+  Generic,     // ld, st
+  Strong,      // volatile, relaxed, acquire, release: does not race with its like
+  Atomic,      // atom, red
+  CpAsync,     // non-bulk cp.async: generic proxy, asynchronous
+  TmaLoad,     // tensor or bulk copy into shared memory
+  TmaStore,    // tensor or bulk copy out of shared memory
+  Wgmma,       // operand of wgmma
+  Mbarrier,    // mbarrier.init
+};
+
+// An access by the logical thread `component` at its `time`: it is over, for a thread that knows component >= time.
+struct Touch {
+  uint32_t time = 0;
+  int32_t inst = -1;
+  uint16_t component = 0;
+  uint16_t warp = 0;   // that issued it
+  Kind kind = Kind::None;
+  uint8_t write = 0;
+  uint16_t lane = 0;   // issuing lane of bulk copies
+
+  bool operator==(const Touch& o) const {
+    return time == o.time && inst == o.inst && component == o.component && warp == o.warp && kind == o.kind && write == o.write &&
+           lane == o.lane;
+  }
+  bool generic() const { return kind == Kind::Generic || kind == Kind::Strong || kind == Kind::Atomic || kind == Kind::CpAsync; }
+  bool async_proxy() const { return kind == Kind::TmaLoad || kind == Kind::TmaStore || kind == Kind::Wgmma; }
+  bool strong() const { return kind == Kind::Strong || kind == Kind::Atomic; }
+  bool in_flight_kind() const { return async_proxy() || kind == Kind::CpAsync; }
+};
+static_assert(sizeof(Touch) == 16, "compact: histories hold many");

@@ -1,0 +1,228 @@
+// The ordering analysis of one CTA: what every logical thread knows, the history of shared memory, registers in flight.
+#pragma once
+#include <deque>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+#include "core.hpp"
+#include "shadow_history.hpp"
+
+// Operations of one kind that complete by groups: `time` is the number of the operation in its queue, from 1.
+struct GroupQueue {
+  uint32_t component = 0;
+  uint32_t issued = 0;
+  uint32_t committed = 0;          // the last operation that some group holds
+  uint32_t retired = 0;
+  int last_inst = -1;
+  std::deque<uint32_t> groups;     // last operation of each group that no wait has covered
+
+  void commit() {
+    committed = issued;
+    groups.push_back(issued);
+  }
+  // All but the `pending` newest groups are over (-1: everything issued); returns the last operation that is over.
+  uint32_t wait(int64_t pending) {
+    if (pending < 0) commit(), pending = 0;
+    for (; static_cast<int64_t>(groups.size()) > pending; groups.pop_front()) retired = std::max(retired, groups.front());
+    return retired;
+  }
+  bool uncommitted() const { return issued > committed; }
+  bool pending() const { return issued > retired; }
+};
+
+// A register that wgmma reads or writes until a wait, or that holds a value computed from one.
+struct FlyingRegister {
+  enum class Role : uint8_t { Accumulator, Fragment, Copy };
+  int32_t offset = 0;
+  int32_t writer = -1;      // the wgmma
+  int32_t reader = -1;      // Copy: the first instruction that computed with it
+  uint32_t time = 0;        // of the wgmma in its queue
+  uint32_t shape = 0;       // accumulators of one shape may follow each other
+  Role role = Role::Accumulator;
+};
+
+// Which registers an instruction reads and writes, for kernels with wgmma.
+struct RegisterUse {
+  enum : uint8_t { NONE = 0, OPERAND = 1, DERIVED = 2 };  // touches an operand of a wgmma; only values computed from one
+  std::vector<int32_t> reads, writes;
+  bool pure = false;        // computes in registers only: an early value can still be waited for before it escapes
+};
+
+// What a kernel's text says about wgmma registers, once per program.
+class RegisterMap {
+ public:
+  explicit RegisterMap(const Kernel&);
+  const uint8_t* flags() const { return flags_.empty() ? nullptr : flags_.data(); }
+  const RegisterUse& use(int inst) const { return uses_[static_cast<size_t>(inst)]; }
+  bool is_operand(int32_t offset) const { return operand_[static_cast<size_t>(offset >> 7)] != 0; }
+
+ private:
+  std::vector<uint8_t> flags_;
+  std::vector<uint8_t> operand_;      // by register slot
+  std::vector<RegisterUse> uses_;
+};
+RegisterUse registers_of(const Kernel&, const Inst&);
+
+// Registers of one warp against its wgmma in flight.
+class WarpRegisters {
+ public:
+  void reset(size_t register_slots);
+  bool idle() const { return flying_.empty(); }
+  const FlyingRegister* find(int32_t offset) const {
+    const uint32_t at = slot_[static_cast<size_t>(offset >> 7)];
+    return at ? &flying_[at - 1] : nullptr;
+  }
+  void add(const FlyingRegister&);
+  void remove(int32_t offset);
+  template <class Ended> void retire(uint32_t time, Ended ended) {
+    for (size_t i = flying_.size(); i-- > 0;) {
+      if (flying_[i].time > time) continue;
+      ended(flying_[i]);
+      remove(flying_[i].offset);
+    }
+  }
+  // Accesses by other instructions since the last wgmma.fence.
+  void touch(int32_t offset, int inst);
+  int touched(int32_t offset) const { return fenced_ ? touched_[static_cast<size_t>(offset >> 7)] - 1 : UNFENCED; }
+  void clean(int32_t offset) { touched_[static_cast<size_t>(offset >> 7)] = 0; }
+  void fence();
+  static constexpr int CLEAN = -1, UNFENCED = -2;
+
+ private:
+  std::vector<uint32_t> slot_;        // by register slot: index into flying_ + 1
+  std::vector<FlyingRegister> flying_;
+  std::vector<int32_t> touched_;      // by register slot: instruction + 1
+  std::vector<int32_t> touched_list_;
+  bool fenced_ = false;
+};
+
+struct WarpState {
+  Knowledge now;
+  Knowledge at_fence;                 // at the last memory fence: what a relaxed store after it releases
+  Knowledge to_acquire;               // what relaxed loads saw released: a fence acquires it
+  bool fenced = false, has_to_acquire = false;
+  uint32_t component = 0;
+  uint32_t time = 1;
+  uint32_t version = 0;               // changes with `now`; never the same in two warps
+  GroupQueue wgmma, cp_async;
+  std::unordered_map<int, GroupQueue> bulk;  // by lane
+  WarpRegisters registers;
+};
+
+struct BarrierState {
+  uint32_t component = 0;
+  uint32_t offset = 0;                // added to Mbar::phases, which a new initialisation sets to 0
+  Touch init;
+  uint32_t reached = 0;               // the component's latest time
+  bool live = false, told_async = false;
+  Knowledge pending, done;
+  int64_t expected = 0, issued = 0;   // bytes in the current phase
+  int expect_inst = -1, load_inst = -1;
+  uint16_t load_warp = 0, expect_warp = 0;
+  struct Observer {
+    uint64_t phases = 0;
+    uint32_t time = 0;
+    int inst = -1;
+  };
+  std::vector<Observer> observers;    // by warp
+};
+
+struct NamedBarrierState {
+  Knowledge arriving;
+  std::vector<uint8_t> arrived;                          // by warp, in this generation
+  std::vector<std::shared_ptr<const Knowledge>> inbox;   // by warp: what its last complete generation released
+};
+
+// What was released at an address by strong accesses.
+struct FlagState {
+  Knowledge released;
+  Clock likely;
+  uint32_t last_version = 0;
+};
+
+class ShadowState final : public Shadow {
+ public:
+  explicit ShadowState(Cta&);
+  void reset(Cta&) override;
+  void read(Warp&, int inst, uint32_t addr, uint32_t bytes) override;
+  void write(Warp&, int inst, uint32_t addr, uint32_t bytes) override;
+  void atomic(Warp&, int inst, uint32_t addr, uint32_t bytes) override;
+  void fence(Warp&, int inst) override;
+  void proxy_fence(Warp&, int inst) override;
+  void mbar_init_fence(Warp&, int inst) override;
+  void bar_arrive(Warp&, int id) override;
+  void bar_complete(int id) override;
+  void bar_depart(Warp&, int id) override;
+  void mbar_init(Warp&, int inst, Mbar&) override;
+  void mbar_inval(Warp&, int inst, Mbar&) override;
+  void mbar_use(Warp&, int inst, Mbar&) override;
+  void mbar_expect(Warp&, int inst, Mbar&, int64_t bytes) override;
+  void mbar_arrive(Warp&, int inst, Mbar&) override;
+  void mbar_phase(Mbar&) override;
+  void mbar_observe(Warp&, int inst, Mbar&, uint64_t phases) override;
+  void async_begin(Warp&, int inst, Async, int lane, Mbar*, uint32_t bytes) override;
+  void async_read(Warp&, int inst, Async, uint32_t addr, uint32_t bytes, Mbar*) override;
+  void async_write(Warp&, int inst, Async, uint32_t addr, uint32_t bytes, Mbar*) override;
+  void group_commit(Warp&, int inst, Async, int lane) override;
+  void group_wait(Warp&, int inst, Async, int lane, int64_t pending, bool read_only) override;
+  void cp_async_arrive(Warp&, int inst, Mbar&) override;
+  const uint8_t* watched() const override { return map_->flags(); }
+  void registers(Warp&, int inst) override;
+  void wgmma_fence(Warp&, int inst) override;
+  void exit(Warp&, int inst) override;
+  void finish() override;
+
+ private:
+  struct Operation {                  // one access by one warp with unchanged knowledge: the unit that histories are checked by
+    uint32_t version = 0, number = 0;
+    Touch access;
+  };
+  WarpState& of(const Warp& w) { return warps_[static_cast<size_t>(w.id)]; }
+  BarrierState& of(const Mbar&);
+  GroupQueue& queue(Warp&, Async, int lane);
+  void changed(WarpState& w) { w.version = ++versions_; }
+  void tick(WarpState&);
+  uint32_t number_of(const WarpState&, const Touch&);
+  void touch(Warp&, const Touch&, uint32_t addr, uint32_t bytes);
+  uint32_t next_history(Warp&, const Touch&, uint32_t history, uint32_t addr, uint32_t bytes);
+  void check(Warp&, const Touch& earlier, const Touch& now, uint32_t addr, uint32_t bytes);
+  void same_value_or_race(Warp&, const Touch& earlier, const Touch& now, uint32_t addr, uint32_t bytes);
+  void settle();
+  void release_flag(WarpState&, uint32_t addr, bool release);
+  void acquire_flag(WarpState&, uint32_t addr, bool acquire);
+  void issue_wgmma(Warp&, int inst);
+  void report_register(Warp&, int inst, const FlyingRegister&, bool writes);
+  void report_early_copy(Warp&, const FlyingRegister&);
+  std::string barrier_name(const Mbar&) const;
+
+  Cta& cta_;
+  std::shared_ptr<const RegisterMap> map_;
+  std::vector<WarpState> warps_;
+  std::deque<BarrierState> barriers_;          // by Mbar::index
+  NamedBarrierState named_[16];
+  GroupQueue* current_ = nullptr;              // of the asynchronous operation whose footprint follows
+  uint16_t current_lane_ = 0;
+  std::vector<Knowledge> collectives_;         // by warpgroup: what its warps knew when they issued wgmma
+  std::unordered_map<uint32_t, FlagState> flags_;
+  Histories histories_;
+  Memo memo_;
+  std::vector<Operation> operations_;          // direct-mapped
+  uint32_t operation_numbers_ = 0, versions_ = 0, components_ = 0;
+  struct Deferred {                            // two plain stores by different warps: harmless if they store the same value
+    Touch earlier, now;
+    int warp;
+    uint32_t addr;
+    std::vector<uint8_t> before;
+  };
+  std::vector<Deferred> deferred_;
+};
+
+// ---- texts of findings (shadow_report.cpp)
+
+std::string who(const Touch&);
+std::string verb(const Touch&);
+void describe_pair(FindingRecord&, const Touch& now, const std::string& now_did, const Touch& earlier, const std::string& earlier_did);
+void report_unordered(Cta&, const Warp&, const Touch& earlier, const Touch& now, uint32_t addr, uint32_t bytes, Severity);
+void report_unfenced(Cta&, const Warp&, const Touch& earlier, const Touch& now, uint32_t addr, uint32_t bytes);
+void report_uninitialised(Cta&, const Warp&, const Touch& now, uint32_t addr, uint32_t bytes);
+void report_barrier_overwritten(Cta&, const Warp&, const Touch& init, const Touch& now, uint32_t addr, uint32_t bytes);
