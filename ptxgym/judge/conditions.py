@@ -54,7 +54,10 @@ class Conditions:
 
 
 def run_secret() -> bytes:
-    """Return the secret of this run: `PTXGYM_SECRET`, or one drawn now and exported to the processes started from here."""
+    """Return the secret of this run: `PTXGYM_SECRET`, or one drawn now and exported to processes started from here.
+
+    Nothing that runs a submission may inherit the variable: who knows it can compute the inputs.
+    """
     text = os.environ.get(SECRET_VARIABLE)
     if not text:
         text = secrets.token_hex(32)
@@ -117,7 +120,7 @@ def _normal(random: np.random.Generator, tensor: Tensor, sizes: tuple[int, ...])
 
 
 def _shifted(random: np.random.Generator, tensor: Tensor, sizes: tuple[int, ...]) -> numbers.Floats:
-    """Shift by ±0.5 … 1.5 standard deviations, so that zeros, means and identities are far off; scale as the task says."""
+    """Shift by ±0.5 … 1.5 standard deviations, so that zeros and identities are far off; scale as the task says."""
     shift = random.uniform(0.5, 1.5) * random.choice((-1.0, 1.0))
     low, high = tensor.shifted_scale_log2
     scale = 2.0 ** int(random.integers(low, high, endpoint=True))

@@ -68,4 +68,5 @@ def unwritten(data: NDArray[np.uint8], tensor: Tensor, axes: dict[str, int]) -> 
     """Return, in the tensor's shape, which elements still hold the poison."""
     word = POISON[tensor.dtype]
     flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8).view(word.dtype)
-    return (flat == word).reshape(tensor.sizes(axes))
+    mask: NDArray[np.bool_] = np.equal(flat, word).reshape(tensor.sizes(axes))
+    return mask

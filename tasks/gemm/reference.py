@@ -42,3 +42,14 @@ def predictors(xp, inputs, axes, outputs):
         "row sums × column sums ÷ K": {"C": sum_a * sum_b.T / axes["K"]},
         "row means + column means": {"C": rows + columns - float(column_a @ column_b)},
     }
+
+
+def terms(xp, inputs, axes, output, region):
+    """Return labels and parts [slices, rows, columns] of C[region], one for each 16 of K: what a kernel may miss."""
+    rows, columns = region
+    a, b = inputs["A"][rows], inputs["B"][columns]
+    slices = axes["K"] // 16
+    labels = [f"k {16 * index}:{16 * index + 16}" for index in range(slices)]
+    split_a = a.reshape(len(a), slices, 16).transpose(1, 0, 2)
+    split_b = b.reshape(len(b), slices, 16).transpose(1, 2, 0)
+    return labels, (split_a @ split_b).astype(xp.float64)

@@ -1,0 +1,260 @@
+"""Simple causes that fit wrong numbers, and where the wrong elements lie.
+
+Every explanation is a hypothesis that was tried on the numbers and fits within a stated residual; where none fits,
+nothing is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxgym.judge.correctness import TILE, Comparison, Doubles, Expected, Mask, region, tile_slices
+from ptxgym.task import ReferenceModule
+
+FIT = 0.05
+"""A hypothesis fits if it leaves at most this share of the error (norms)."""
+MAX_EXPLANATIONS = 4
+
+
+def explain(comparison: Comparison, expected: Expected, module: ReferenceModule) -> tuple[str, ...]:
+    """Return the causes that fit the wrong output, the most telling first; empty for a right one."""
+    if comparison.ok:
+        return ()
+    found: list[str] = list(_missing(comparison))
+    if not found:
+        found += _non_finite(comparison)
+    if not found and np.isfinite(comparison.relative_error):
+        found += list(_whole(comparison)) or list(_tile(comparison, expected, module)) or list(_rounding(comparison))
+    if comparison.inexact and not found:
+        found.append(
+            f"on small integers {comparison.inexact:,} elements are not exact although BF16 can hold their results: "
+            "partial sums lose bits (accumulate in FP32, round once)"
+        )
+    return tuple(found[:MAX_EXPLANATIONS])
+
+
+def wrong_elements(comparison: Comparison) -> Mask:
+    """Return which elements are off by more than rounding explains: two units in the last place of BF16."""
+    expected = comparison.expected
+    floor = float(np.abs(expected.values).mean()) * 2.0**-8
+    wrong: Mask = comparison.error > np.abs(expected.values) * 2.0**-7 + 4 * expected.accumulation + floor
+    return wrong
+
+
+def pattern(comparison: Comparison) -> str | None:
+    """Return in words where the wrong elements lie; None if the output is right or nothing stands out."""
+    if comparison.ok:
+        return None
+    wrong = wrong_elements(comparison)
+    share = float(wrong.mean())
+    if share == 0.0:
+        return "all over, each by little"
+    grid = wrong.reshape(1, -1) if wrong.ndim == 1 else wrong.reshape(-1, wrong.shape[-1])
+    rows, columns = grid.mean(axis=1), grid.mean(axis=0)
+    if share > 0.9:
+        return "nearly every element"
+    bad_rows, bad_columns = _mostly(rows), _mostly(columns)
+    if bad_rows is not None:
+        return f"whole rows: {_ranges(bad_rows, grid.shape[0], 'rows')}"
+    if bad_columns is not None:
+        return f"whole columns: {_ranges(bad_columns, grid.shape[1], 'columns')}"
+    tiles = _tile_share(grid)
+    touched = tiles > 0.02
+    if touched.mean() < 0.9 and (tiles[touched] > 0.6).all():
+        return f"whole {TILE}×{TILE} tiles: {int(touched.sum())} of {touched.size}"
+    if touched.mean() < 0.9 and tiles[~touched].max(initial=0.0) == 0.0:
+        return (
+            f"inside {int(touched.sum())} of {touched.size} tiles of {TILE}×{TILE}, {tiles[touched].mean():.0%} of each"
+        )
+    return f"scattered, {share:.2%} of all elements"
+
+
+def _mostly(shares: NDArray[np.float64]) -> NDArray[np.int64] | None:
+    """Return the lines that are mostly wrong, if those hold nearly all wrong elements and are not all lines."""
+    bad = np.flatnonzero(shares > 0.6)
+    if 0 < len(bad) < len(shares) and shares[bad].sum() > 0.95 * shares.sum():
+        return bad
+    return None
+
+
+def _ranges(lines: NDArray[np.int64], count: int, what: str) -> str:
+    steps = np.diff(lines)
+    if len(lines) == 1:
+        return f"{what[:-1]} {lines[0]} of {count}"
+    if (steps == 1).all():
+        last = f", the last {len(lines)}" if lines[-1] == count - 1 else ""
+        return f"{lines[0]} … {lines[-1]} of {count}{last}"
+    if len(lines) > 2 and (steps == steps[0]).all():
+        return f"every {steps[0]} from {lines[0]} on"
+    return f"{len(lines)} of {count}, from {lines[0]} to {lines[-1]}"
+
+
+def _tile_share(grid: Mask) -> Doubles:
+    sums = grid.astype(np.float64)
+    sizes = np.ones_like(sums)
+    for axis in (0, 1):
+        edges = np.arange(0, grid.shape[axis], TILE)
+        sums, sizes = np.add.reduceat(sums, edges, axis=axis), np.add.reduceat(sizes, edges, axis=axis)
+    shares: Doubles = sums / sizes
+    return shares
+
+
+def _missing(comparison: Comparison) -> Iterator[str]:
+    count = int(comparison.missing.sum())
+    if count:
+        where = _bounds(comparison.expected.tensor.name, comparison.missing)
+        yield f"{count:,} of {comparison.missing.size:,} elements were never written, {where}"
+
+
+def _non_finite(comparison: Comparison) -> Iterator[str]:
+    bad = ~np.isfinite(comparison.found)
+    if not bad.any():
+        return
+    nans = int(np.isnan(comparison.found).sum())
+    kind = "NaN" if nans == int(bad.sum()) else "infinite" if nans == 0 else "NaN or infinite"
+    first = ", ".join(str(int(i)) for i in np.argwhere(bad)[0])
+    name = comparison.expected.tensor.name
+    where = _bounds(name, bad)
+    yield (
+        f"{int(bad.sum()):,} elements are {kind}, first {name}[{first}], {where}: a result was computed from memory or "
+        "registers that nobody wrote, or overflowed"
+    )
+
+
+def _bounds(name: str, mask: Mask) -> str:
+    indices = np.argwhere(mask)
+    low, high = indices.min(axis=0), indices.max(axis=0)
+    ranges = ", ".join(f"{a}:{b + 1}" for a, b in zip(low, high, strict=True))
+    whole = int(np.prod(high - low + 1)) == len(indices)
+    return f"{'exactly' if whole else 'within'} {name}[{ranges}]"
+
+
+def _whole(comparison: Comparison) -> Iterator[str]:
+    """Hypotheses about the whole output."""
+    reference, found = comparison.expected.values, comparison.found
+    error = float(np.linalg.norm(found - reference))
+    ideal_norm = 1.5 * float(np.linalg.norm(comparison.expected.ideal - reference))
+    enough = max(FIT * error, ideal_norm)
+    if not found.any():
+        yield "every element is zero"
+        return
+    if float(np.ptp(found)) == 0.0:
+        yield f"every element is {found.flat[0]:g}"
+        return
+    factor = float((found * reference).sum() / np.square(reference).sum())
+    if abs(factor - 1.0) > 1e-3 and float(np.linalg.norm(found - factor * reference)) < enough * max(1.0, abs(factor)):
+        yield f"the output is {factor:.4g} × the reference: a scale factor is wrong, missing or applied twice"
+        return
+    offset = float((found - reference).mean())
+    if float(np.linalg.norm(found - reference - offset)) < enough:
+        yield f"the output is the reference + {offset:.4g}: a constant was added"
+        return
+    if found.ndim >= 2:
+        swapped = reference.swapaxes(-1, -2).reshape(reference.shape)
+        if float(np.linalg.norm(found - swapped)) < enough:
+            yield "the output holds the transposed result: rows and columns are exchanged when it is stored"
+
+
+def _tile(comparison: Comparison, expected: Expected, module: ReferenceModule) -> Iterator[str]:
+    """Hypotheses about the worst tile."""
+    tensor = comparison.expected.tensor
+    sizes = comparison.found.shape
+    here = tile_slices(tensor, comparison.worst_tile, sizes)
+    found = comparison.found[here].reshape(-1, sizes[-1] if len(sizes) == 1 else here[-1].stop - here[-1].start)
+    reference = comparison.expected.values[here].reshape(found.shape)
+    ideal = comparison.expected.ideal[here].reshape(found.shape)
+    name = region(tensor, here)
+    error = float(np.linalg.norm(found - reference))
+    enough = max(FIT * error, 2.0 * float(np.linalg.norm(ideal - reference)))
+    if not found.any():
+        yield f"{name} is all zeros"
+        return
+    for block in (64, 32, 16, 8):
+        if found.shape[0] % block == 0 and found.shape[1] % block == 0:
+            turned = _transpose_blocks(reference, block)
+            if float(np.linalg.norm(found - turned)) < enough:
+                yield f"in {name} every {block}×{block} block is transposed"
+                return
+    for what, f, r in (("row", found, reference), ("column", found.T, reference.T)):
+        order = _permutation(f, r)
+        if order is not None and float(np.linalg.norm(f - r[order])) < enough:
+            moved = np.flatnonzero(order != np.arange(len(order)))
+            first = f"{what} {moved[0]} holds what belongs to {what} {order[moved[0]]}"
+            yield f"in {name} {len(moved)} {what}s are exchanged: {first}"
+            return
+    other = _displaced(found, comparison)
+    if other is not None:
+        yield f"{name} holds the values of {region(tensor, other)}: a wrong tile was stored there, or a stale one"
+        return
+    terms = getattr(module, "terms", None)
+    if terms is not None:
+        labels, parts = terms(np, expected.values, expected.case.axes, tensor.name, here)
+        yield from _combination(found - reference, labels, parts, enough, name)
+
+
+def _transpose_blocks(tile: Doubles, block: int) -> Doubles:
+    rows, columns = tile.shape[0] // block, tile.shape[1] // block
+    split = tile.reshape(rows, block, columns, block)
+    return split.transpose(0, 3, 2, 1).reshape(tile.shape)
+
+
+def _permutation(found: Doubles, reference: Doubles) -> NDArray[np.int64] | None:
+    """Return, for each line, the reference line nearest to it, if that is a permutation other than the identity."""
+    squares = np.square(found).sum(axis=1)[:, None] + np.square(reference).sum(axis=1)[None, :]
+    order: NDArray[np.int64] = np.argmin(squares - 2 * found @ reference.T, axis=1)
+    identity = np.arange(len(order))
+    return order if len(np.unique(order)) == len(order) and (order != identity).any() else None
+
+
+def _displaced(found: Doubles, comparison: Comparison) -> tuple[slice, ...] | None:
+    """Return the ranges of another tile of the reference that equals `found`."""
+    values, tensor = comparison.expected.values, comparison.expected.tensor
+    sizes = values.shape
+    for tile in np.ndindex(comparison.tile_errors.shape):
+        slices = tile_slices(tensor, tile, sizes)
+        candidate = values[slices]
+        if tile == comparison.worst_tile or candidate.size != found.size:
+            continue
+        if float(np.linalg.norm(found - candidate.reshape(found.shape))) < FIT * float(np.linalg.norm(candidate)):
+            return slices
+    return None
+
+
+def _combination(residual: Doubles, labels: list[str], parts: Doubles, enough: float, name: str) -> Iterator[str]:
+    """Explain the residual as a sum of the operator's own terms, each missing (−1) or counted twice (+1)."""
+    flat = parts.reshape(len(labels), -1)
+    weights, *_ = np.linalg.lstsq(flat.T, residual.reshape(-1), rcond=None)
+    whole = np.rint(weights)
+    if not whole.any() or float(np.linalg.norm(residual.reshape(-1) - whole @ flat)) > enough:
+        return
+    missing = [label for label, weight in zip(labels, whole, strict=True) if weight == -1]
+    double = [label for label, weight in zip(labels, whole, strict=True) if weight >= 1]
+    if missing and len(missing) + len(double) <= max(3, len(labels) // 2):
+        yield f"in {name} the sum lacks {_some(missing)}"
+    if double and len(missing) + len(double) <= max(3, len(labels) // 2):
+        yield f"in {name} the sum counts {_some(double)} more than once"
+
+
+def _some(labels: list[str]) -> str:
+    shown = ", ".join(labels[:3])
+    return shown if len(labels) <= 3 else f"{shown} and {len(labels) - 3} more"
+
+
+def _rounding(comparison: Comparison) -> Iterator[str]:
+    """Errors that look like rounding: of the wrong kind, or too often."""
+    reference, found = comparison.expected.values, comparison.found
+    lost = float(np.linalg.norm(comparison.expected.ideal - reference))
+    error = float(np.linalg.norm(found - reference))
+    if lost == 0.0 or error > 12 * lost:
+        return
+    toward_zero = float((np.abs(found) <= np.abs(reference)).mean())
+    if toward_zero > 0.97:
+        yield "results are rounded toward zero; round to nearest (__float2bfloat16_rn)"
+    else:
+        yield (
+            f"errors are {error / lost:.1f} × those of FP32 accumulation with one rounding: partial sums or operands "
+            "are rounded to fewer bits on the way"
+        )

@@ -1,0 +1,216 @@
+"""The last stage: executions against the task, as the parts of a verdict.
+
+Precedence of statuses: `integrity` (an input was changed: nothing else can be trusted), `wrong_output`, `hazard` (right
+numbers, but an error-severity finding), `ok`. A wrong kernel that also has error findings stays `wrong_output`; its
+message names the first finding, and it scores 0 because it did not run clean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ptxgym.device.protocol import Execution
+from ptxgym.judge import evidence as counting
+from ptxgym.judge.conditions import Case, Conditions
+from ptxgym.judge.correctness import Comparison, Expected, compare, expect, region, tile_norms, tile_slices
+from ptxgym.judge.explain import explain, pattern
+from ptxgym.reward import score
+from ptxgym.task import Task, load_arch
+from ptxgym.verdict import Evidence, Failure, Finding, OutputError, Severity, Stage, Status, Value
+
+JUDGE_REVISION = 1
+"""Part of every verdict's key: raise it when equal executions would be judged differently."""
+
+_SEVERITIES = (Severity.ERROR, Severity.WARNING, Severity.NOTE)
+
+
+class Judgement(Value):
+    """The parts of a verdict that the judge decides."""
+
+    stage: Stage = Stage.JUDGE
+    status: Status
+    code: str
+    message: str
+    score: float
+    outputs: tuple[OutputError, ...] = ()
+    evidence: Evidence | None = None
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def wants_ablation(task: Task, arch: str, execution: Execution) -> bool:
+    """Return whether zeroing target results can tell anything: whether any target instruction did arithmetic."""
+    families = load_arch(arch).matrix_families
+    return any(count.multiply_adds and count.family in families for count in execution.counts)
+
+
+def judge(
+    task: Task,
+    arch: str,
+    conditions: Conditions,
+    executions: Sequence[Execution],
+    *,
+    schedules: Sequence[Execution] = (),
+    ablation: Execution | Failure | None = None,
+    source: str = "emulator",
+) -> Judgement:
+    """Judge one submission.
+
+    Args:
+        task: what was asked for.
+        arch: for which GPU generation.
+        conditions: the cases that were run.
+        executions: one per case, in order, on a fair schedule; their numbers and counts decide.
+        schedules: executions under adversarial schedules; they add findings only.
+        ablation: the first case again with target results zeroed, or how that run failed; None if it was not run.
+        source: where instruction counts come from: `emulator`, `ncu`, or `none`.
+
+    Raises:
+        ValueError: if there is not one execution per case.
+    """
+    if len(executions) != len(conditions.cases):
+        raise ValueError(f"{len(conditions.cases)} cases were drawn, {len(executions)} executions given")
+    findings = merge_findings([*executions, *schedules])
+    cases = [expect(task, case) for case in conditions.cases]
+    for expected, execution in zip(cases, executions, strict=True):
+        if changed := _changed_input(expected, execution):
+            return _integrity(changed, expected.case, findings)
+
+    compared = [
+        {name: compare(output, execution.buffers[name], expected.case) for name, output in expected.outputs.items()}
+        for expected, execution in zip(cases, executions, strict=True)
+    ]
+    outputs = tuple(_worst(task, tensor.name, cases, compared) for tensor in task.outputs)
+    correct = all(output.ok for output in outputs)
+    evidence, notes = None, []
+    if source == "none":
+        notes.append("executed instructions were not counted, so nothing says which did the arithmetic")
+    else:
+        outcome = _ablation(cases[0], compared[0], ablation)
+        evidence = counting.weakest(
+            [
+                counting.gather(
+                    task, load_arch(arch), case, execution, correct=correct, ablation=outcome, source=source
+                )
+                for case, execution in zip(conditions.cases, executions, strict=True)
+            ]
+        )
+    status, code, message = _conclude(outputs, evidence, findings)
+    return Judgement(
+        status=status,
+        code=code,
+        message=message,
+        score=score(status, outputs, evidence, findings),
+        outputs=outputs,
+        evidence=evidence,
+        findings=findings,
+        notes=tuple(notes),
+    )
+
+
+def merge_findings(executions: Sequence[Execution]) -> tuple[Finding, ...]:
+    """Return the findings of several runs, errors first; the same finding at the same place is kept once, counts added."""
+    merged: dict[tuple[object, ...], Finding] = {}
+    for execution in executions:
+        for finding in execution.findings:
+            key = (finding.code, finding.severity, finding.kernel, finding.line, tuple(p.line for p in finding.parties))
+            known = merged.get(key)
+            merged[key] = finding if known is None else known.model_copy(update={"count": known.count + finding.count})
+    return tuple(sorted(merged.values(), key=lambda finding: _SEVERITIES.index(finding.severity)))
+
+
+def _changed_input(expected: Expected, execution: Execution) -> str | None:
+    for name, before in expected.inputs.items():
+        after = execution.buffers[name]
+        if not np.array_equal(before.reshape(-1), np.asarray(after).reshape(-1).view(np.uint8)):
+            return name
+    return None
+
+
+def _integrity(name: str, case: Case, findings: tuple[Finding, ...]) -> Judgement:
+    return Judgement(
+        status=Status.INTEGRITY,
+        code="judge.input_modified",
+        message=f"the kernel changed its input {name} ({case.name}); inputs are read-only, write to the outputs alone",
+        score=0.0,
+        findings=findings,
+    )
+
+
+def _worst(
+    task: Task, name: str, cases: Sequence[Expected], compared: Sequence[Mapping[str, Comparison]]
+) -> OutputError:
+    """Return how the output `name` fared on the draw where it was furthest over budget."""
+    rows = [(row[name], expected) for row, expected in zip(compared, cases, strict=True)]
+    comparison, expected = max(rows, key=lambda row: row[0].excess)
+    tile = comparison.worst_tile
+    slices = tile_slices(comparison.expected.tensor, tile, comparison.found.shape)
+    reference_norm = float(tile_norms(comparison.expected.values)[tile]) or 1.0
+    normal = [row.ptxbench_ok for row, case in rows if case.case.draw == "normal"]
+    return OutputError(
+        name=name,
+        ok=comparison.ok,
+        relative_error=comparison.relative_error,
+        relative_budget=comparison.expected.relative_budget,
+        worst_tile_error=float(comparison.tile_errors[tile]) / reference_norm,
+        tile_budget=float(comparison.expected.tile_budgets[tile]) / reference_norm,
+        worst_region=region(comparison.expected.tensor, slices),
+        pattern=pattern(comparison),
+        explanations=explain(comparison, expected, task.reference()),
+        closeness=min(row.closeness for row, _ in rows),
+        draw=expected.case.name,
+        ptxbench_ok=all(normal) if normal else None,
+    )
+
+
+def _ablation(
+    expected: Expected, compared: Mapping[str, Comparison], ablated: Execution | Failure | None
+) -> str | None:
+    """Return whether the outputs depend on the target instructions' results.
+
+    A run that fails with zeroed results depends on them too. Outputs that were wrong anyway tell nothing.
+    """
+    if ablated is None or not all(comparison.ok for comparison in compared.values()):
+        return None
+    if isinstance(ablated, Failure):
+        return "depends"
+    still_right = all(
+        compare(output, ablated.buffers[name], expected.case).ok for name, output in expected.outputs.items()
+    )
+    return "independent" if still_right else "depends"
+
+
+def _conclude(
+    outputs: Sequence[OutputError], evidence: Evidence | None, findings: Sequence[Finding]
+) -> tuple[Status, str, str]:
+    """Return status, code and message."""
+    error = next((finding for finding in findings if finding.severity is Severity.ERROR), None)
+    wrong = [output for output in outputs if not output.ok]
+    if wrong:
+        worst = max(wrong, key=lambda output: output.relative_error / output.relative_budget)
+        message = f"{worst.name} is wrong on {worst.draw}: {_amount(worst)}, worst in {worst.worst_region}"
+        if worst.explanations:
+            message += f"; {worst.explanations[0]}"
+        if error is not None:
+            message += f". Probable cause: {error.message}"
+        return Status.WRONG_OUTPUT, "judge.wrong_output", message
+    if error is not None:
+        return Status.HAZARD, error.code, error.message
+    if evidence is None:
+        return Status.OK, "judge.ok", "all outputs are right"
+    if evidence.target_ok:
+        share = f"{evidence.coverage:.0%} of the multiply-adds ran on target instructions"
+        return Status.OK, "judge.ok", f"all outputs are right, and {share}"
+    return Status.OK, "judge.ok", f"all outputs are right, but {evidence.explanation}"
+
+
+def _amount(output: OutputError) -> str:
+    if not np.isfinite(output.relative_error):
+        return "it holds elements that are unwritten, NaN or infinite"
+    if output.relative_error > output.relative_budget:
+        return f"relative error {output.relative_error:.2g}, budget {output.relative_budget:.2g}"
+    if output.worst_tile_error > output.tile_budget:
+        return f"relative error {output.worst_tile_error:.2g} in one tile, budget {output.tile_budget:.2g}"
+    return "results are not exact where they must be"
