@@ -1,4 +1,4 @@
-"""Records of the core → findings: lines and source lines in place of instruction indices, one per place, root cause first."""
+"""Records of the core → findings: source lines in place of instruction indices, one per place, root cause first."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class KernelSource:
     text: str = ""
     """The submission."""
     chains: Sequence[tuple[int, ...]] = field(default=())
-    """Per instruction: its line and those of the calls through which it was inlined, innermost first (`places.call_chains`);
-    empty where unknown. A finding then names the innermost line that is not the body of a wrapper around one asm statement."""
+    """Per instruction: its line and those of the calls through which it was inlined, innermost first, wrappers around
+    one asm statement left out (`places.call_chains`); empty where unknown. A finding names the innermost."""
 
     @cached_property
     def _text_lines(self) -> list[str]:
@@ -112,8 +112,8 @@ def _finding(record: np.void, source: KernelSource) -> Finding:
 def rank(findings: Iterable[Finding], limit: int) -> tuple[Finding, ...]:
     """Merge findings of the same kind at the same lines, put the root cause first, and keep `limit`.
 
-    Errors come before warnings, warnings before notes; within a severity causes come before what they lead to (deadlock,
-    bytes that never came, unwritten memory), otherwise the order of occurrence stands.
+    Errors come before warnings, warnings before notes; within a severity causes come before what they lead to
+    (deadlock, bytes that never came, unwritten memory), otherwise the order of occurrence stands.
     """
     merged: dict[tuple[str, str | None, tuple[int | None, ...]], Finding] = {}
     for finding in findings:

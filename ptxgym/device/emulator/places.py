@@ -1,8 +1,8 @@
 """Source lines of inlined code: the chain of calls through which every instruction came into its kernel.
 
-An asm statement usually stands in a small wrapper (`barrier_wait`, `tma_load`) that is called from several places. The line of
-the call says more than that of the wrapper, so a chain leaves wrappers out: functions whose code stands on few lines of the
-submission. Source: the `.loc … inlined_at` directives, PTX ISA 11.5.4.
+An asm statement usually stands in a small wrapper (`barrier_wait`, `tma_load`) that is called from several places. The
+line of the call says more than that of the wrapper, so a chain leaves wrappers out: functions whose code stands on few
+lines of the submission. Source: the `.loc … inlined_at` directives, PTX ISA 11.5.4.
 """
 
 from __future__ import annotations
