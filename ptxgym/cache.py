@@ -24,8 +24,7 @@ import stat
 import tempfile
 import threading
 import time
-import weakref
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,7 +85,7 @@ class Cache:
         """
         self.root = Path(root).absolute() if root is not None else default_root()
         self.max_bytes = max_bytes
-        self._leases: OrderedDict[int, None] = OrderedDict()
+        self._leases: deque[int] = deque()
         self._staged: dict[Path, int] = {}
         self._mutex = threading.RLock()
         self._published_since_trim = 0
@@ -126,11 +125,10 @@ class Cache:
             raise ValueError(f"not a cache kind and key: {kind!r}, {key!r}")
         return self.root / kind / key[:2] / key
 
-    def get(self, kind: str, key: str, *, owner: object | None = None, forever: bool = False) -> Path | None:
+    def get(self, kind: str, key: str, *, forever: bool = False) -> Path | None:
         """Return the folder of an entry and mark it as used, or None if there is none.
 
-        The entry is leased to this process as one of the last `MAX_LEASES` used, at most until `owner` (if any) is
-        garbage-collected; with `forever`, until the process ends.
+        The entry is leased to this process as one of the last `MAX_LEASES` used; with `forever`, until it ends.
         """
         entry = self.path(kind, key)
         lease = self._lease(entry)
@@ -143,16 +141,10 @@ class Cache:
         with contextlib.suppress(OSError):
             os.utime(entry)
         if not forever:
-            self._keep(lease, owner)
+            self._keep(lease)
         return entry
 
-    def hold(self, entry: Path, owner: object) -> None:
-        """Keep `entry` from eviction for as long as `owner` lives."""
-        lease = self._lease(entry)
-        if lease is not None:
-            self._keep(lease, owner)
-
-    def publish(self, kind: str, key: str, folder: Path, *, owner: object | None = None) -> Path:
+    def publish(self, kind: str, key: str, folder: Path) -> Path:
         """Make `folder` (from `staging()`, complete) the entry `key`; return its final place.
 
         If the entry is there already, that one is returned and `folder` is left for `staging()` to remove.
@@ -169,14 +161,14 @@ class Cache:
             except OSError as error:
                 if not entry.is_dir():
                     raise InfrastructureError(f"cannot store a cache entry at {entry}: {error.strerror}") from error
-                other = self.get(kind, key, owner=owner)
+                other = self.get(kind, key)
                 if other is not None:
                     return other
                 continue  # the other one was evicted in between, or was damaged and is gone now
             with self._mutex:
                 lease = self._staged.pop(folder, None)
             if lease is not None:
-                self._keep(lease, owner)
+                self._keep(lease)
             self._account(size_bytes)
             return entry
 
@@ -219,6 +211,12 @@ class Cache:
             entries[kind] = entries.get(kind, 0) + 1
             size_bytes[kind] = size_bytes.get(kind, 0) + size
         return CacheStats(self.root, self.max_bytes, entries, size_bytes)
+
+    def close(self) -> None:
+        """Give up the leases of this process, except those taken for ever."""
+        with self._mutex:
+            while self._leases:
+                os.close(self._leases.popleft())
 
     def clear(self) -> int:
         """Remove every entry that no process has in use; return the number removed."""
@@ -275,19 +273,11 @@ class Cache:
         os.close(descriptor)
         return None
 
-    def _keep(self, lease: int, owner: object | None) -> None:
+    def _keep(self, lease: int) -> None:
         with self._mutex:
-            self._leases[lease] = None
-            if owner is not None:
-                weakref.finalize(owner, self._release, lease).atexit = False
+            self._leases.append(lease)
             while len(self._leases) > MAX_LEASES:
-                os.close(self._leases.popitem(last=False)[0])
-
-    def _release(self, lease: int) -> None:
-        with self._mutex:
-            if lease in self._leases:
-                del self._leases[lease]
-                os.close(lease)
+                os.close(self._leases.popleft())
 
     def _evict(self, entry: Path) -> bool:
         with _exclusive(entry, old_enough_s=ABANDONED_S) as free:

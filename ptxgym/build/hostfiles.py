@@ -1,0 +1,92 @@
+"""Which files of the machine the compiler must see, and no others."""
+
+from __future__ import annotations
+
+import functools
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from ptxgym.build.toolchain import Toolchain
+from ptxgym.errors import ToolchainError
+
+# What `g++ -shared` links: start files, the C++ runtime and what their linker scripts name.
+_LINKED = (
+    *("crti.o", "crtn.o", "crtbeginS.o", "crtendS.o", "libstdc++.so", "libm.so", "libm.so.6", "libmvec.so.1"),
+    *("libc.so", "libc.so.6", "libc_nonshared.a", "libgcc_s.so", "libgcc_s.so.1", "libgcc.a", "libgcc_eh.a"),
+    *("libpthread.a", "libdl.a", "librt.a"),
+)
+_TOOLKIT_FOLDERS = ("bin", "include", "nvvm", "lib", "lib64", "targets")
+
+
+@dataclass(frozen=True)
+class FileView:
+    """Paths that a compiler process can open."""
+
+    read: tuple[Path, ...]
+    execute: tuple[Path, ...]
+
+
+@functools.cache
+def compiler_files(toolchain: Toolchain, host: str) -> FileView:
+    """Return the toolkit's folders, the include folders of the host compiler `host`, and its programs and libraries.
+
+    Programs and libraries are named one by one, because folders such as `/usr/lib` may hold anything, Python packages
+    included.
+
+    Raises:
+        ToolchainError: if the host compiler does not answer.
+    """
+    toolkit = [toolchain.root / name for name in _TOOLKIT_FOLDERS] + [toolchain.include]
+    private = Path(_ask(host, "-print-prog-name=cc1plus")).parent
+    programs = [Path(host).resolve(), Path("/bin/sh"), *_siblings(host), *(_which(host, n) for n in ("as", "ld"))]
+    binaries = [*programs, *private.glob("*"), *toolchain.root.glob("bin/*"), *toolchain.root.glob("nvvm/bin/*")]
+    libraries = {library for binary in binaries if binary.is_file() for library in _shared_libraries(binary)}
+    linked = [Path(found) for name in _LINKED if (found := _ask(host, f"-print-file-name={name}")) != name]
+    read = [*_include_folders(host), *linked, Path("/etc/ld.so.cache")]
+    execute = [*toolkit, private, *programs, *sorted(libraries)]
+    return FileView(_existing(read), _existing(execute))
+
+
+def _siblings(host: str) -> list[Path]:
+    """The C compiler beside the C++ compiler: nvcc calls both."""
+    path = Path(host)
+    return [path, path.with_name(path.name.replace("g++", "gcc").replace("clang++", "clang"))]
+
+
+def _which(host: str, tool: str) -> Path:
+    named = Path(_ask(host, f"-print-prog-name={tool}"))
+    return named if named.is_absolute() else Path("/usr/bin") / named
+
+
+def _include_folders(host: str) -> list[Path]:
+    done = subprocess.run(
+        [host, "-E", "-v", "-x", "c++", "/dev/null"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"},
+    )
+    listed = re.search(r"#include <\.\.\.> search starts here:\n(.*?)End of search list", done.stderr, re.DOTALL)
+    if listed is None:
+        raise ToolchainError(f"`{host} -E -v` does not name its include folders; set CXX to g++")
+    return [Path(line.strip()) for line in listed.group(1).splitlines()]
+
+
+def _shared_libraries(binary: Path) -> list[Path]:
+    """Libraries and dynamic loader of a program, as ldd(1) resolves them; none for scripts and static programs."""
+    done = subprocess.run(["ldd", binary], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    return [Path(path) for path in re.findall(r"(?:=> |^\s*)(/\S+) \(0x", done.stdout, re.MULTILINE)]
+
+
+@functools.cache
+def _ask(host: str, question: str) -> str:
+    done = subprocess.run([host, question], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode:
+        raise ToolchainError(f"`{host} {question}` failed: {done.stderr.strip()[:300]}; set CXX to g++")
+    return done.stdout.strip()
+
+
+def _existing(paths: list[Path]) -> tuple[Path, ...]:
+    return tuple(dict.fromkeys(path for path in paths if path.exists()))

@@ -1,0 +1,93 @@
+"""One run of nvcc in the sandbox: device code to PTX and cubin, host code to a shared library."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from ptxgym.build.entry import SUBMISSION_FILE
+from ptxgym.build.hostfiles import compiler_files
+from ptxgym.build.toolchain import Toolchain
+from ptxgym.sandbox import Access, Completed, Limits, run
+
+MAX_FILE_BYTES = 256 << 20
+"""Largest file that a compiler process may write."""
+MEMORY_BYTES = 4 << 30
+"""Address space of each compiler process."""
+MAX_SAID_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Products:
+    """Files of one nvcc run; those that were not reached do not exist."""
+
+    library: Path
+    cubin: Path
+    ptx: Path
+    completed: Completed
+
+    @property
+    def said(self) -> str:
+        """What the tools printed."""
+        return (self.completed.stderr + self.completed.stdout).decode(errors="replace")
+
+
+def flags(arch: str) -> tuple[str, ...]:
+    """Return the options that determine what nvcc makes of a text, for `arch` such as `sm_90a`.
+
+    The random seed and the source name are fixed: kernels of anonymous namespaces carry a hash of both in their names.
+    """
+    return (
+        "-std=c++17",
+        "-O3",
+        "-lineinfo",
+        "-gencode",
+        f"arch={arch.replace('sm_', 'compute_')},code={arch}",
+        "-shared",
+        "-Xcompiler",
+        "-fPIC",
+        "-cudart",
+        "none",
+        "-Xptxas",
+        "-v",
+        "-frandom-seed=ptxgym",
+        "-Xcudafe",
+        f"--orig_src_path_name,{SUBMISSION_FILE}",
+    )
+
+
+def compile_unit(toolchain: Toolchain, host: str, unit: str, arch: str, folder: Path, timeout_s: float) -> Products:
+    """Compile the translation unit `unit` in the empty `folder`, which is all that the compiler can write to.
+
+    Args:
+        toolchain: The CUDA compiler.
+        host: Path of the host compiler.
+        unit: Text from `entry.translation_unit`.
+        arch: Such as `sm_90a`.
+        folder: Working folder; the caller removes it.
+        timeout_s: CPU seconds per compiler process; twice as much wall-clock time for all of them.
+    """
+    source = folder / "kernel.cu"
+    source.write_bytes(unit.encode())
+    temporary = folder / "tmp"
+    temporary.mkdir()
+    view = compiler_files(toolchain, host)
+    completed = run(
+        [toolchain.nvcc, *flags(arch), "-ccbin", host, "--keep", source.name, "-o", "kernel.so"],
+        timeout_s=2 * timeout_s,
+        access=Access(read=view.read, execute=view.execute, write=(folder,)),
+        limits=Limits(
+            cpu_s=math.ceil(timeout_s), address_space_bytes=MEMORY_BYTES, file_size_bytes=MAX_FILE_BYTES, open_files=256
+        ),
+        env={
+            "PATH": "/usr/bin:/bin",
+            "LC_ALL": "C",
+            "TMPDIR": str(temporary),
+            "HOME": str(temporary),
+            "SOURCE_DATE_EPOCH": "0",  # __DATE__ and __TIME__ of the host compiler
+        },
+        cwd=folder,
+        max_output_bytes=MAX_SAID_BYTES,
+    )
+    return Products(folder / "kernel.so", folder / "kernel.cubin", folder / "kernel.ptx", completed)

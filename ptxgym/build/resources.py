@@ -1,0 +1,80 @@
+"""What each kernel needs: from the directives of its PTX and from what ptxas reports with `-v`."""
+
+from __future__ import annotations
+
+import re
+
+from ptxgym.build.model import KernelResources
+
+Dim3 = tuple[int, int, int]
+
+# PTX ISA 5.2.1 (types) and 10 of 11.1 (performance-tuning directives).
+_TYPE_BYTES = {
+    "b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "f16": 2, "b32": 4, "u32": 4, "s32": 4, "f32": 4,
+    "f16x2": 4, "b64": 8, "u64": 8, "s64": 8, "f64": 8, "b128": 16,
+}  # fmt: skip
+_ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*(?:\(([^)]*)\))?([^{;]*)\{")
+_PARAM = re.compile(
+    r"\.param\s+(?:\.align\s+(?P<align>\d+)\s+)?\.(?P<type>\w+)\s*"
+    r"(?:\.ptr(?:\s*\.\w+)?(?:\s*\.align\s+\d+)?\s*)?[\w$]+\s*(?:\[(?P<count>\d+)\])?"
+)
+_COMPILING = re.compile(r"Compiling entry function '([^']+)'")
+_FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_REGISTERS = re.compile(r"Used (\d+) registers")
+_SMEM = re.compile(r"(\d+)(?:\+\d+)? bytes smem")
+
+
+def kernel_resources(ptx: str, ptxas_said: str) -> tuple[KernelResources, ...]:
+    """Return the resources of every entry function of the module, in the order of the PTX."""
+    reported = _reported(ptxas_said)
+    kernels = []
+    for name, params, directives in _ENTRY.findall(ptx):
+        sizes, aligns = _params(params)
+        report = reported.get(name, "")
+        frame = _FRAME.search(report)
+        stack, stores, loads = (int(n) for n in frame.groups()) if frame else (0, 0, 0)
+        kernels.append(
+            KernelResources(
+                name=name,
+                registers=_first(_REGISTERS, report),
+                static_smem_bytes=_first(_SMEM, report),
+                stack_bytes=stack,
+                spill_store_bytes=stores,
+                spill_load_bytes=loads,
+                param_bytes=sizes,
+                param_aligns=aligns,
+                max_ntid=_triple(directives, "maxntid"),
+                req_ntid=_triple(directives, "reqntid"),
+                cluster=_triple(directives, "reqnctapercluster"),
+            )
+        )
+    return tuple(kernels)
+
+
+def _params(text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    sizes, aligns = [], []
+    for match in _PARAM.finditer(text):
+        size = _TYPE_BYTES[match["type"]]
+        sizes.append(size * int(match["count"] or 1))
+        aligns.append(int(match["align"] or size))
+    return tuple(sizes), tuple(aligns)
+
+
+def _triple(directives: str, name: str) -> Dim3 | None:
+    """A directive's one to three numbers; missing ones are 1 (PTX ISA 11.1)."""
+    match = re.search(rf"\.{name}\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?", directives)
+    if match is None:
+        return None
+    x, y, z = (int(number or 1) for number in match.groups())
+    return x, y, z
+
+
+def _reported(said: str) -> dict[str, str]:
+    """Cut the output of ptxas at its "Compiling entry function" lines."""
+    parts = _COMPILING.split(said)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def _first(pattern: re.Pattern[str], text: str) -> int:
+    match = pattern.search(text)
+    return int(match.group(1)) if match else 0
