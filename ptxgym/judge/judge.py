@@ -111,7 +111,7 @@ def judge(
 
 
 def merge_findings(executions: Sequence[Execution]) -> tuple[Finding, ...]:
-    """Return the findings of several runs, errors first; the same finding at the same place is kept once, counts added."""
+    """Return the findings of several runs, errors first; one that recurs at its place is kept once, counts added."""
     merged: dict[tuple[object, ...], Finding] = {}
     for execution in executions:
         for finding in execution.findings:

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from ptxgym.errors import UnknownNameError
+from ptxgym.judge import conditions as conditioning
+from ptxgym.judge import numbers
+from ptxgym.judge.conditions import Case, Conditions, conditions
+from ptxgym.task import Task
+
+
+def values(task: Task, case: Case) -> dict[str, numbers.Floats]:
+    drawn = conditioning.inputs(task, case)
+    return {tensor.name: numbers.decode(drawn[tensor.name], tensor, case.axes) for tensor in task.inputs}
+
+
+def draw(drawn: Conditions, kind: str) -> Case:
+    return next(case for case in drawn.cases if case.draw == kind)
+
+
+def test_equal_secrets_give_equal_conditions(task: Task, drawn: Conditions, fakes: ModuleType) -> None:
+    again = conditions(task, "emulation", secret=fakes.SECRET)
+    assert again == drawn
+    for case in drawn.cases:
+        before, after = conditioning.inputs(task, case), conditioning.inputs(task, case)
+        assert all((before[name] == after[name]).all() for name in before)
+
+
+@pytest.mark.parametrize("change", [{"secret": b"another"}, {"epoch": 1}, {"workload": "hardware"}, {"revision": 2}])
+def test_everything_else_changes_the_draws(
+    task: Task, drawn: Conditions, fakes: ModuleType, change: dict[str, object]
+) -> None:
+    other_task = task.model_copy(update={"revision": 2}) if "revision" in change else task
+    arguments = {"workload": "emulation", "epoch": 0, "secret": fakes.SECRET, **change}
+    arguments.pop("revision", None)
+    other = conditions(other_task, **arguments)  # type: ignore[arg-type]
+    assert other.hash != drawn.hash
+    assert not {case.seed for case in other.cases} & {case.seed for case in drawn.cases}
+
+
+def test_hidden_shapes_come_from_the_stated_set_and_all_come_up(task: Task) -> None:
+    stated = [dict(shape) for shape in task.workload("emulation").hidden]
+    seen = []
+    for index in range(60):
+        hidden = [case for case in conditions(task, secret=str(index).encode()).cases if case.hidden]
+        assert len({tuple(case.axes.items()) for case in hidden}) == 1
+        assert hidden[0].axes in stated
+        seen.append(hidden[0].axes)
+    assert all(shape in seen for shape in stated)
+    assert task.workload("emulation").axes not in stated
+
+
+def test_hash_does_not_hold_the_secret(drawn: Conditions, fakes: ModuleType) -> None:
+    assert fakes.SECRET.decode() not in repr(drawn)
+    assert fakes.SECRET.hex() not in repr(drawn)
+    assert conditioning.secret_hash(fakes.SECRET) != conditioning.secret_hash(b"another")
+
+
+def test_normal_draw(task: Task, drawn: Conditions) -> None:
+    for value in values(task, draw(drawn, "normal")).values():
+        assert abs(value.mean()) < 0.02 and abs(value.std() - 1) < 0.02
+
+
+def test_shifted_draw_is_far_from_zero_mean_and_out_of_fp16s_range(task: Task, drawn: Conditions) -> None:
+    drawn_values = values(task, draw(drawn, "shifted"))
+    for value in drawn_values.values():
+        assert 0.4 < abs(value.mean()) / value.std() < 1.6
+    a = drawn_values["A"]
+    lost = np.linalg.norm(a.astype(np.float16).astype(np.float32) - a) / np.linalg.norm(a)
+    assert lost > 0.02
+
+
+def test_spiky_draw(task: Task, drawn: Conditions) -> None:
+    for value in values(task, draw(drawn, "spiky")).values():
+        beyond = float((np.abs(value) > 6).mean())
+        assert 0.0002 < beyond < 0.002  # 0.001 × P(|N(0, 101)| > 6) = 0.00055
+
+
+def test_integer_draw(task: Task, drawn: Conditions) -> None:
+    for value in values(task, draw(drawn, "integers")).values():
+        assert (value == np.rint(value)).all()
+        assert set(np.unique(value)) == set(range(-8, 9))
+
+
+def test_outputs_are_poisoned(task: Task, drawn: Conditions) -> None:
+    case = drawn.cases[0]
+    buffers = conditioning.buffers(task, case)
+    assert {name: len(data) for name, data in buffers.items()} == task.sizes_bytes(case.axes)
+    assert numbers.unwritten(buffers["C"], task.outputs[0], case.axes).all()
+
+
+def test_unknown_workload_suggests(task: Task) -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'emulation'"):
+        conditions(task, "emulate", secret=b"x")
+
+
+def test_drawn_secret_is_shared_with_child_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(conditioning.SECRET_VARIABLE, raising=False)
+    secret = conditioning.run_secret()
+    assert len(secret) == 64 and secret == conditioning.run_secret()
+    code = "from ptxgym.judge.conditions import run_secret; print(run_secret().decode())"
+    child = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=dict(os.environ), check=True
+    )
+    assert child.stdout.strip().encode() == secret

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from ptxgym.device.protocol import Execution
+from ptxgym.judge.conditions import Conditions
+from ptxgym.judge.judge import Judgement, judge, merge_findings, wants_ablation
+from ptxgym.task import Task
+from ptxgym.verdict import Failure, Severity, Stage, Status
+
+
+def run(task: Task, drawn: Conditions, fakes: ModuleType, kernel: object, **keywords: object) -> list[Execution]:
+    return [fakes.execute(task, case, kernel, fakes.share(task, case, wgmma=1.0), **keywords) for case in drawn.cases]
+
+
+def test_honest_target_kernel(task: Task, drawn: Conditions, fakes: ModuleType) -> None:
+    found = fakes.judged(task, drawn, fakes.honest, ablated=lambda a, b: 0 * (a @ b.T), wgmma=1.0)
+    assert (found.status, found.code, found.score, found.stage) == (Status.OK, "judge.ok", 0.5, Stage.JUDGE)
+    assert found.evidence.target_ok and found.evidence.ablation == "depends" and found.evidence.coverage == 1.0
+    (output,) = found.outputs
+    assert output.ok and output.closeness == 1.0 and output.ptxbench_ok and output.explanations == ()
+    assert output.relative_error < output.relative_budget and output.worst_tile_error < output.tile_budget
+
+
+def test_naive_kernel_is_correct_but_off_target(task: Task, drawn: Conditions, fakes: ModuleType) -> None:
+    found = fakes.judged(task, drawn, fakes.honest, fma=1.0)
+    assert (found.status, found.score) == (Status.OK, 0.2)
+    assert "no wgmma instruction executed; fma did 100%" in found.message
+
+
+def test_wrong_kernel(task: Task, drawn: Conditions, fakes: ModuleType) -> None:
+    found = fakes.judged(task, drawn, lambda a, b: 1.01 * (a @ b.T), wgmma=1.0)
+    assert (found.status, found.code) == (Status.WRONG_OUTPUT, "judge.wrong_output")
+    assert 0.05 < found.score <= 0.15
+    assert "1.01 × the reference" in found.message and "budget" in found.message
+    assert not found.evidence.target_ok
+
+
+def test_wrong_on_the_hidden_shape_only(task: Task, drawn: Conditions, fakes: ModuleType) -> None:
+    public = task.workload("emulation").axes["K"], task.workload("emulation").axes["M"]
+
+    def dispatch(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return a @ b.T if (a.shape[1], a.shape[0]) == public else 0 * (a @ b.T)
+
+    found = fakes.judged(task, drawn, dispatch, wgmma=1.0)
+    assert found.status is Status.WRONG_OUTPUT and found.score == 0.05
+    assert found.outputs[0].draw.startswith("hidden/")
+
+
+@pytest.mark.parametrize("name", ["A", "B"])
+def test_changed_input_is_an_integrity_fault(task: Task, drawn: Conditions, fakes: ModuleType, name: str) -> None:
+    runs = run(task, drawn, fakes, fakes.honest)
+    runs[2] = fakes.execute(task, drawn.cases[2], fakes.honest, touch=name)
+    found = judge(task, "h100", drawn, runs)
+    assert (found.status, found.code, found.score) == (Status.INTEGRITY, "judge.input_modified", 0.0)
+    assert f"its input {name}" in found.message
+
+
+@pytest.mark.parametrize(
+    ("severity", "status", "points"),
+    [
+        (Severity.ERROR, Status.HAZARD, 0.0),
+        (Severity.WARNING, Status.OK, 0.5),
+        (Severity.NOTE, Status.OK, 0.5),
+    ],
+)
+def test_only_errors_change_the_status(
+    task: Task, drawn: Conditions, fakes: ModuleType, severity: Severity, status: Status, points: float
+) -> None:
+    found = fakes.judged(task, drawn, fakes.honest, findings=[fakes.finding(severity)], wgmma=1.0)
+    assert (found.status, found.score) == (status, points)
+    assert found.code == ("proxy.missing_fence" if severity is Severity.ERROR else "judge.ok")
+    assert found.findings[0].count == len(drawn.cases)
+
+
+def test_findings_of_adversarial_schedules_count_and_their_numbers_do_not(
+    task: Task, drawn: Conditions, fakes: ModuleType
+) -> None:
+    runs = run(task, drawn, fakes, fakes.honest)
+    garbage = Execution(buffers={}, findings=(fakes.finding(Severity.ERROR),))
+    assert judge(task, "h100", drawn, runs, schedules=[garbage]).status is Status.HAZARD
+    assert judge(task, "h100", drawn, runs, schedules=[Execution(buffers={})]).status is Status.OK
+
+
+def test_precedence(task: Task, drawn: Conditions, fakes: ModuleType) -> None:
+    """integrity, then wrong_output (which names the finding and is not paid as clean), then hazard."""
+    error = [fakes.finding(Severity.ERROR)]
+    wrong = fakes.judged(task, drawn, lambda a, b: 1.01 * (a @ b.T), findings=error, wgmma=1.0)
+    assert (wrong.status, wrong.score) == (Status.WRONG_OUTPUT, 0.0)
+    assert "Probable cause: wgmma reads what warp 4 stored" in wrong.message
+    runs = run(task, drawn, fakes, lambda a, b: 0 * (a @ b.T), findings=error, touch="A")
+    assert judge(task, "h100", drawn, runs).status is Status.INTEGRITY
+
+
+def test_equal_findings_merge_and_errors_come_first(fakes: ModuleType) -> None:
+    note, error = fakes.finding(Severity.NOTE), fakes.finding(Severity.ERROR)
+    elsewhere = fakes.finding(Severity.ERROR, line=40)
+    runs = [Execution(buffers={}, findings=(note, error)), Execution(buffers={}, findings=(error, elsewhere))]
+    assert [(f.severity, f.line, f.count) for f in merge_findings(runs)] == [
+        (Severity.ERROR, 12, 2), (Severity.ERROR, 40, 1), (Severity.NOTE, 12, 1),
+    ]  # fmt: skip
+
+
+def test_ablation(task: Task, drawn: Conditions, fakes: ModuleType) -> None:
+    runs = run(task, drawn, fakes, fakes.honest)
+    assert wants_ablation(task, "h100", runs[0])
+    assert not wants_ablation(
+        task, "h100", fakes.execute(task, drawn.cases[0], fakes.honest, fakes.share(task, drawn.cases[0], fma=1.0))
+    )
+    same = fakes.execute(task, drawn.cases[0], fakes.honest)
+    dead = judge(task, "h100", drawn, runs, ablation=same)
+    assert dead.status is Status.OK and dead.score == 0.2 and dead.evidence.ablation == "independent"
+    stuck = Failure(stage=Stage.EXECUTE, status=Status.HANG, code="execute.deadlock", message="…")
+    alive = judge(task, "h100", drawn, runs, ablation=stuck)
+    assert alive.score == 0.5 and alive.evidence.ablation == "depends"
+
+
+def test_without_counts_nothing_is_target_ok(task: Task, drawn: Conditions, fakes: ModuleType) -> None:
+    found = judge(task, "h100", drawn, run(task, drawn, fakes, fakes.honest), source="none")
+    assert found.evidence is None and found.score == 0.2 and "not counted" in found.notes[0]
+
+
+def test_equal_executions_get_equal_judgements(task: Task, drawn: Conditions, fakes: ModuleType) -> None:
+    def once() -> Judgement:
+        return fakes.judged(task, drawn, lambda a, b: a[:, 16:] @ b[:, 16:].T, wgmma=1.0)
+
+    assert once().model_dump_json() == once().model_dump_json()
+
+
+def test_one_execution_per_case(task: Task, drawn: Conditions) -> None:
+    with pytest.raises(ValueError, match="4 cases were drawn, 0 executions"):
+        judge(task, "h100", drawn, [])
