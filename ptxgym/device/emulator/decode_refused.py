@@ -1,0 +1,76 @@
+"""Why an opcode is refused, in words that say what to use instead. Whatever has no entry here gets a generic reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ptxgym.device.emulator.decode_grammar import RULES
+
+_CLUSTERS = "thread-block clusters are not emulated; write the kernel for one CTA"
+_BLACKWELL = "this instruction belongs to sm_100 and is not emulated"
+_TENSORMAP = "tensor maps that are rewritten on the device are not emulated; encode them on the host"
+
+_OPCODES = {
+    "tcgen05": _BLACKWELL,
+    "clusterlaunchcontrol": _BLACKWELL,
+    "mapa": _CLUSTERS,
+    "getctarank": _CLUSTERS,
+    "tensormap": _TENSORMAP,
+    "wmma": "wmma is not emulated; use mma.sync or wgmma.mma_async",
+    "alloca": "alloca is not emulated; use a local array of constant size",
+    "stacksave": "a dynamic stack is not emulated; use a local array of constant size",
+    "stackrestore": "a dynamic stack is not emulated; use a local array of constant size",
+    "discard": "discard leaves memory undefined and is not emulated; leave it out",
+    "tex": "textures are not emulated; load from global memory",
+    "tld4": "textures are not emulated; load from global memory",
+    "txq": "textures are not emulated",
+    "suld": "surfaces are not emulated; load from global memory",
+    "sust": "surfaces are not emulated; store to global memory",
+    "sured": "surfaces are not emulated; use red.global",
+    "suq": "surfaces are not emulated",
+    "istypep": "opaque types are not emulated",
+    "multimem": "multicast objects over several GPUs are not emulated",
+}  # fmt: skip
+
+Test = Callable[[Sequence[str]], bool]
+_CASES: tuple[tuple[str, Test, str], ...] = (
+    ("barrier", lambda m: "cluster" in m, _CLUSTERS),
+    ("cp", lambda m: "reduce" in m, "bulk reductions are not emulated; store, or use red.global"),
+    ("cp", lambda m: any(x.startswith("multicast") for x in m), _CLUSTERS),
+    ("cp", lambda m: any(x.startswith("cta_group") for x in m), _BLACKWELL),
+    ("cp", lambda m: any(x.startswith("im2col") for x in m), "im2col tensor copies are not emulated; use tile mode"),
+    ("cp", lambda m: any("gather4" in x or "scatter4" in x for x in m), _BLACKWELL),
+    ("cp", lambda m: "bulk" in m and "shared::cluster" in m and "shared::cta" in m, _CLUSTERS),
+    ("cp", lambda m: "cp_mask" in m, _BLACKWELL),
+    ("ldmatrix", lambda m: True, "only .m8n8 with .b16 elements is emulated"),
+    ("stmatrix", lambda m: True, "only .m8n8 with .b16 elements is emulated"),
+    ("mma", lambda m: any(x.startswith("sp") for x in m), "sparse matrix instructions are not emulated"),
+    ("mma", lambda m: True, "emulated shapes: m16n8k8 and m16n8k16 (f16, bf16), m16n8k4 and m16n8k8 (tf32), "
+     "m8n8k16, m16n8k16 and m16n8k32 (s8, u8)"),
+    ("wgmma", lambda m: any(x.startswith("sp") for x in m), "sparse matrix instructions are not emulated"),
+    ("wgmma", lambda m: "mma_async" in m, "emulated: m64nNk16 with f16 or bf16 operands and f32 (f16: also f16) accumulators"),
+    ("shfl", lambda m: "sync" not in m, "without .sync it does not exist on sm_70 and later; use shfl.sync"),
+    ("vote", lambda m: "sync" not in m, "without .sync it does not exist on sm_70 and later; use vote.sync"),
+    ("ld", lambda m: "mmio" in m, "memory-mapped input and output is not emulated"),
+    ("st", lambda m: "mmio" in m, "memory-mapped input and output is not emulated"),
+    ("st", lambda m: "async" in m, _CLUSTERS),
+    ("red", lambda m: "async" in m, _CLUSTERS),
+    ("redux", lambda m: "f32" in m, _BLACKWELL),
+    ("fma", lambda m: "f32x2" in m, _BLACKWELL),
+    ("add", lambda m: "f32x2" in m, _BLACKWELL),
+    ("sub", lambda m: "f32x2" in m, _BLACKWELL),
+    ("mul", lambda m: "f32x2" in m, _BLACKWELL),
+)  # fmt: skip
+
+
+def reason_for(opcode: str, modifiers: Sequence[str]) -> str:
+    """Say why `opcode.modifiers` is not emulated."""
+    known = _OPCODES.get(opcode)
+    if known:
+        return known
+    for name, test, reason in _CASES:
+        if name == opcode and test(modifiers):
+            return reason
+    if opcode in RULES:
+        return f"this combination of modifiers is not emulated; `ptxgym.device.emulator.forms` lists what `{opcode}` accepts"
+    return "this instruction is not emulated"
