@@ -1,0 +1,368 @@
+"""Grammar: mbarrier, cp.async, bulk and tensor copies. PTX ISA 9.7.9.25 to 9.7.9.27 and 9.7.13.15.
+
+Without clusters a `shared::cluster` address names the own CTA. Multicast, im2col, reductions and copies between CTAs are refused.
+"""
+
+from __future__ import annotations
+
+from ptxgym.device.emulator.decode_grammar import (
+    IMM_AT,
+    NVEC_AT,
+    VEC_AT,
+    Builder,
+    Form,
+    Handler,
+    RefusedOperand,
+    Row,
+    Slot,
+    Template,
+    choice,
+    flag,
+    make,
+    optional,
+    rule,
+    types,
+    word,
+)
+from ptxgym.device.emulator.decode_memory import (
+    CACHE_HINT,
+    L2_PREFETCH,
+    ORDER_MODS,
+    SCOPE_MODS,
+    SPACES,
+    checked_address,
+    checked_value,
+    nop,
+    space_slot,
+)
+from ptxgym.device.emulator.decode_operands import (
+    Context,
+    describe,
+    dest,
+    elements,
+    enter_address,
+    enter_offsets,
+    literal,
+    memory,
+    policy,
+    predicate,
+    source,
+)
+from ptxgym.device.emulator.ir import FEATURE, FLAG
+from ptxgym.device.emulator.ptx import Memory, Not, Operand, Register, Sink, Vector
+
+_ASYNC, _SHARED = FEATURE["FEAT_ASYNC"], FEATURE["FEAT_SHARED"]
+_SHARED_SPACES = ("", "shared", "shared::cta", "shared::cluster")
+
+
+# ---- mbarrier
+
+
+def _address(form: Form) -> Handler:
+    return memory("a", SPACES[form["space"]])
+
+
+def _mbar(op: str, form: Form, *shapes: tuple[Handler, ...], flags: int = 0) -> Template:
+    return make(op, form, *shapes, family="mbarrier", features=_ASYNC | _SHARED, flags=flags)
+
+
+def _order(*names: str, default: str) -> Slot:
+    return choice("order", "mods", {name: ORDER_MODS[name] for name in names}, default=ORDER_MODS[default])
+
+
+def _mbarrier_rules() -> None:
+    space, b64, count = space_slot(*_SHARED_SPACES), types("b64", slot="kind"), source("b", "u32")
+    scope = choice("scope", "mods", {k: SCOPE_MODS[k] for k in ("cta", "cluster")}, default=SCOPE_MODS["cta"])
+    rule("mbarrier", [*word("init"), space, b64], lambda f: _mbar("MBAR_INIT", f, (_address(f), count)), example="[a], 1")
+    rule("mbarrier", [*word("inval"), space, b64], lambda f: _mbar("MBAR_INVAL", f, (_address(f),)), example="[a]")
+    for name, op in (("expect_tx", "MBAR_EXPECT_TX"), ("complete_tx", "MBAR_COMPLETE_TX")):
+        rule(
+            "mbarrier",
+            [*word(name), _order("relaxed", default="relaxed"), scope, space, b64],
+            lambda f, op=op: _mbar(op, f, (_address(f), count)),  # type: ignore[misc]
+            example="[a], 128",
+        )
+    arrival = _order("release", "relaxed", default="release")
+    for name, flags in (("arrive", 0), ("arrive_drop", FLAG["F_DROP"])):
+        rule("mbarrier", [*word(name), arrival, scope, space, b64], _arrive(flags), example="state, [a], 1")
+        rule(
+            "mbarrier",
+            [*word(name, "expect_tx"), arrival, scope, space, b64],
+            _arrive_expect(flags),
+            example="state, [a], 128",
+        )
+        rule(
+            "mbarrier",
+            [*word(name, "noComplete"), _order("release", default="release"), scope, space, b64],
+            _arrive_no_complete(flags | FLAG["F_NOCOMPLETE"]),
+            example="state, [a], 1",
+        )
+    acquired = _order("acquire", "relaxed", default="acquire")
+    for name, op in (("test_wait", "MBAR_TEST_WAIT"), ("try_wait", "MBAR_TRY_WAIT")):
+        slots = [acquired, scope, space, b64]
+        rule("mbarrier", [*word(name), *slots], _wait(op, "b64", 0), example="p, [a], state")
+        rule("mbarrier", [*word(name, "parity"), *slots], _wait(op, "u32", FLAG["F_PARITY"]), example="p, [a], 0")
+    rule(
+        "mbarrier",
+        [*word("pending_count"), b64],
+        lambda f: _mbar("MBAR_PENDING", f, (dest("d", "u32"), source("a", "b64"))),
+        example="d, state",
+    )
+
+
+def _state(form: Form) -> Handler:
+    """A state token; an arrival through a cluster address has none to return."""
+    if form["space"] != "shared::cluster":
+        return dest("d", "b64", sink=True)
+
+    def handler(context: Context, row: Row, operand: Operand) -> None:
+        if not isinstance(operand, Sink):
+            raise RefusedOperand(f"{describe(operand)} where a cluster address allows only `_`")
+
+    return handler
+
+
+def _arrive(flags: int) -> Builder:
+    def build(form: Form) -> Template:
+        state, address = _state(form), _address(form)
+        return _mbar("MBAR_ARRIVE", form, (state, address), (state, address, source("b", "u32")), flags=flags)
+
+    return build
+
+
+def _arrive_expect(flags: int) -> Builder:
+    return lambda form: _mbar("MBAR_ARRIVE", form, (_state(form), _address(form), source("c", "u32")), flags=flags)
+
+
+def _arrive_no_complete(flags: int) -> Builder:
+    return lambda form: _mbar("MBAR_ARRIVE", form, (_state(form), _address(form), source("b", "u32")), flags=flags)
+
+
+def _wait(op: str, kind: str, flags: int) -> Builder:
+    def build(form: Form) -> Template:
+        shape = (dest("d", "pred", sink=True), _address(form), source("b", kind))
+        if op == "MBAR_TEST_WAIT":
+            return _mbar(op, form, shape, flags=flags)
+        return _mbar(op, form, shape, (*shape, checked_value), flags=flags)  # a time limit for the suspension
+
+    return build
+
+
+# ---- copies whose operands hold several addresses
+
+
+def _addresses(fields: str, spaces: tuple[str, ...], operands: tuple[Operand, ...]) -> Handler:
+    """Enter the addresses `operands` into `fields` and their offsets into vec2."""
+
+    def handler(context: Context, row: Row, _: Operand) -> None:
+        offsets = {"a": 0, "b": 0, "c": 0}
+        for field, space, operand in zip(fields, spaces, operands, strict=True):
+            if not isinstance(operand, Memory):
+                raise RefusedOperand(f"{describe(operand)} where an address in brackets is expected")
+            offsets[field] = enter_address(context, row, field, Memory(operand.base, operand.offset), space)
+        enter_offsets(context, row, (offsets["a"], offsets["b"], offsets["c"]))
+
+    return handler
+
+
+def _enter_addresses(context: Context, row: Row, fields: str, spaces: tuple[str, ...], operands: tuple[Operand, ...]) -> None:
+    _addresses(fields, spaces, operands)(context, row, operands[0])
+
+
+def _plain(operand: Operand) -> None:
+    if isinstance(operand, Memory) and operand.extra:
+        raise RefusedOperand("coordinates in an address that has none")
+
+
+def _optional_policy(form: Form, context: Context, row: Row, rest: tuple[Operand, ...]) -> None:
+    """What may follow the operands: a cache policy if the form has a hint, otherwise nothing."""
+    expected = 1 if form["hint"] else 0
+    if len(rest) != expected:
+        raise RefusedOperand(f"{len(rest)} operands after the obligatory ones, the form has {expected}")
+    for operand in rest:
+        policy(context, row, operand)
+
+
+def _need(operands: tuple[Operand, ...], count: int) -> None:
+    if len(operands) < count:
+        raise RefusedOperand(f"{len(operands)} operands, the form has at least {count}")
+
+
+def _cp_async(form: Form) -> Template:
+    allowed = (4, 8, 16) if form["cache"] == "ca" else (16,)
+
+    def custom(context: Context, row: Row, operands: tuple[Operand, ...]) -> None:
+        _need(operands, 3)
+        _plain(operands[0])
+        _plain(operands[1])
+        literal(min(allowed), 16, name="copy size")(context, row, operands[2])
+        if row[IMM_AT] not in allowed:
+            raise RefusedOperand(f"copy size {row[IMM_AT]}; the form has {', '.join(map(str, allowed))}")
+        _enter_addresses(context, row, "ab", ("shared", "global"), operands[:2])
+        rest = operands[3:]
+        limit = 1 if form["hint"] else 0
+        if len(rest) > limit:
+            extra, rest = rest[0], rest[1:]
+            is_predicate = isinstance(extra, Not) or (isinstance(extra, Register) and extra.type == "pred")
+            (predicate("e", "F_C_NOT") if is_predicate else source("c", "u32"))(context, row, extra)
+        _optional_policy(form, context, row, rest)
+
+    return make("CP_ASYNC", form, custom=custom, family="cp.async", features=_ASYNC | _SHARED)
+
+
+def _cp_async_rules() -> None:
+    shared = Slot("shared", {"shared": {}, "shared::cta": {}})
+    rule(
+        "cp",
+        [*word("async"), Slot("cache", {"ca": {}, "cg": {}}), shared, *word("global"), CACHE_HINT, L2_PREFETCH],
+        _cp_async,
+        example="[a], [b], 16",
+    )
+    pending = literal(0, 1 << 20, name="number of groups")
+    rule(
+        "cp",
+        word("async", "commit_group"),
+        lambda f: make("CP_ASYNC_COMMIT", f, (), family="cp.async", features=_ASYNC),
+    )
+    rule(
+        "cp",
+        word("async", "wait_group"),
+        lambda f: make("CP_ASYNC_WAIT", f, (pending,), family="cp.async", features=_ASYNC),
+        example="1",
+    )
+    rule(
+        "cp",
+        word("async", "wait_all"),
+        lambda f: make("CP_ASYNC_WAIT", f, (), family="cp.async", features=_ASYNC, imm=-1),
+    )
+    rule(
+        "cp",
+        [*word("async", "mbarrier", "arrive"), flag("noinc", "F_NOINC"), space_slot("", "shared", "shared::cta"), types("b64", slot="kind")],
+        lambda f: make("CP_ASYNC_MBAR", f, (_address(f),), family="cp.async", features=_ASYNC | _SHARED),
+        example="[a]",
+    )
+
+
+# ---- bulk copies
+
+_COMPLETION = "mbarrier::complete_tx::bytes"
+
+
+def _bulk_load(form: Form) -> Template:
+    def custom(context: Context, row: Row, operands: tuple[Operand, ...]) -> None:
+        _need(operands, 4)
+        for operand in (operands[0], operands[1], operands[3]):
+            _plain(operand)
+        source("e", "u32")(context, row, operands[2])
+        _enter_addresses(context, row, "abc", ("shared", "global", "shared"), (operands[0], operands[1], operands[3]))
+        _optional_policy(form, context, row, operands[4:])
+
+    return make("BULK_LOAD", form, custom=custom, family="tma", features=_ASYNC | _SHARED | FEATURE["FEAT_TARGET"])
+
+
+def _bulk_store(form: Form) -> Template:
+    def custom(context: Context, row: Row, operands: tuple[Operand, ...]) -> None:
+        _need(operands, 3)
+        _plain(operands[0])
+        _plain(operands[1])
+        source("e", "u32")(context, row, operands[2])
+        _enter_addresses(context, row, "ab", ("global", "shared"), operands[:2])
+        _optional_policy(form, context, row, operands[3:])
+
+    return make("BULK_STORE", form, custom=custom, family="tma", features=_ASYNC | _SHARED | FEATURE["FEAT_TARGET"])
+
+
+def _coordinates(context: Context, row: Row, operand: Operand, rank: int) -> None:
+    """The tensor map's `{c0, c1, …}`."""
+    extra = operand.extra if isinstance(operand, Memory) else ()
+    if len(extra) != 1 or not isinstance(extra[0], Vector):
+        raise RefusedOperand(f"{describe(operand)} where [tensor map, {{coordinates}}] is expected")
+    found = [context.value(element, "s32") for element in elements(extra[0], rank)]
+    row[VEC_AT], row[NVEC_AT] = len(context.pool), rank
+    context.pool += found
+
+
+def _rank(form: Form) -> int:
+    return int(form["dim"][0])
+
+
+def _map_space(operand: Operand) -> str:
+    """Tensor maps are addressed generically; a parameter or constant may be named directly."""
+    from ptxgym.device.emulator.ptx import Symbol
+
+    base = operand.base if isinstance(operand, Memory) else None
+    return base.variable.space if isinstance(base, Symbol) and base.variable.space == "const" else ""
+
+
+def _tensor_load(form: Form) -> Template:
+    def custom(context: Context, row: Row, operands: tuple[Operand, ...]) -> None:
+        _need(operands, 3)
+        _plain(operands[0])
+        _plain(operands[2])
+        _coordinates(context, row, operands[1], _rank(form))
+        _enter_addresses(context, row, "abc", ("shared", _map_space(operands[1]), "shared"), operands[:3])
+        _optional_policy(form, context, row, operands[3:])
+
+    return make("TMA_LOAD", form, custom=custom, family="tma", features=_ASYNC | _SHARED | FEATURE["FEAT_TARGET"])
+
+
+def _tensor_store(form: Form) -> Template:
+    def custom(context: Context, row: Row, operands: tuple[Operand, ...]) -> None:
+        _need(operands, 2)
+        _plain(operands[1])
+        _coordinates(context, row, operands[0], _rank(form))
+        _enter_addresses(context, row, "ba", (_map_space(operands[0]), "shared"), operands[:2])
+        _optional_policy(form, context, row, operands[2:])
+
+    return make("TMA_STORE", form, custom=custom, family="tma", features=_ASYNC | _SHARED | FEATURE["FEAT_TARGET"])
+
+
+def _tensor_prefetch(form: Form) -> Template:
+    def custom(context: Context, row: Row, operands: tuple[Operand, ...]) -> None:
+        _need(operands, 1)
+        _coordinates(context, row, operands[0], _rank(form))
+        _enter_addresses(context, row, "b", (_map_space(operands[0]),), operands[:1])
+        _optional_policy(form, context, row, operands[1:])
+
+    return make("TMA_PREFETCH", form, custom=custom, family="hint")
+
+
+def _bulk_rules() -> None:
+    head = word("async", "bulk")
+    to_shared = Slot("to", {"shared::cluster": {}, "shared::cta": {}})
+    from_global, from_shared, to_global = Slot("global", {"global": {}}), Slot("from", {"shared::cta": {}}), Slot("to", {"global": {}})
+    completion, group = word(_COMPLETION), word("bulk_group")
+    rank = Slot("dim", {f"{n}d": {} for n in range(1, 6)})
+    tile = optional("mode", "tile")
+    rule("cp", [*head, to_shared, from_global, *completion, CACHE_HINT], _bulk_load, example="[a], [b], 128, [c]")
+    rule("cp", [*head, to_global, from_shared, *group, CACHE_HINT], _bulk_store, example="[a], [b], 128")
+    rule("cp", [*head, *word("prefetch", "L2", "global")], nop("NOP_PREFETCH", (checked_address("global"), checked_value)), example="[a], 128")
+    rule("cp", [*head, *word("prefetch", "L2", "global", "L2::cache_hint")],
+         nop("NOP_PREFETCH", (checked_address("global"), checked_value, policy)), example="[a], 128, policy")  # fmt: skip
+    tensor = [*head, *word("tensor"), rank]
+    rule(
+        "cp",
+        [*tensor, to_shared, from_global, tile, *completion, CACHE_HINT],
+        _tensor_load,
+        example="[a], [map, {c0, c1}], [c]",
+    )
+    rule("cp", [*tensor, to_global, from_shared, tile, *group, CACHE_HINT], _tensor_store, example="[map, {c0, c1}], [a]")
+    rule(
+        "cp",
+        [*tensor, *word("prefetch", "L2", "global"), tile, CACHE_HINT],
+        _tensor_prefetch,
+        example="[map, {c0, c1}]",
+    )
+    rule("cp", [*head, *word("commit_group")], lambda f: make("BULK_COMMIT", f, (), family="tma", features=_ASYNC))
+    pending = literal(0, 1 << 20, name="number of groups")
+    rule(
+        "cp",
+        [*head, *word("wait_group"), flag("read", "F_READ")],
+        lambda f: make("BULK_WAIT", f, (pending,), family="tma", features=_ASYNC),
+        example="0",
+    )
+
+
+_mbarrier_rules()
+_cp_async_rules()
+_bulk_rules()
