@@ -24,7 +24,7 @@ import stat
 import tempfile
 import threading
 import time
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,7 +85,7 @@ class Cache:
         """
         self.root = Path(root).absolute() if root is not None else default_root()
         self.max_bytes = max_bytes
-        self._leases: deque[int] = deque()
+        self._leases: OrderedDict[Path, int] = OrderedDict()
         self._staged: dict[Path, int] = {}
         self._mutex = threading.RLock()
         self._published_since_trim = 0
@@ -141,7 +141,7 @@ class Cache:
         with contextlib.suppress(OSError):
             os.utime(entry)
         if not forever:
-            self._keep(lease)
+            self._keep(entry, lease)
         return entry
 
     def publish(self, kind: str, key: str, folder: Path) -> Path:
@@ -168,7 +168,7 @@ class Cache:
             with self._mutex:
                 lease = self._staged.pop(folder, None)
             if lease is not None:
-                self._keep(lease)
+                self._keep(entry, lease)
             self._account(size_bytes)
             return entry
 
@@ -216,7 +216,7 @@ class Cache:
         """Give up the leases of this process, except those taken for ever."""
         with self._mutex:
             while self._leases:
-                os.close(self._leases.popleft())
+                os.close(self._leases.popitem()[1])
 
     def clear(self) -> int:
         """Remove every entry that no process has in use; return the number removed."""
@@ -273,11 +273,14 @@ class Cache:
         os.close(descriptor)
         return None
 
-    def _keep(self, lease: int) -> None:
+    def _keep(self, entry: Path, lease: int) -> None:
         with self._mutex:
-            self._leases.append(lease)
+            earlier = self._leases.pop(entry, None)
+            self._leases[entry] = lease
+            if earlier is not None:
+                os.close(earlier)
             while len(self._leases) > MAX_LEASES:
-                os.close(self._leases.popleft())
+                os.close(self._leases.popitem(last=False)[1])
 
     def _evict(self, entry: Path) -> bool:
         with _exclusive(entry, old_enough_s=ABANDONED_S) as free:

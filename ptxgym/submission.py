@@ -1,0 +1,133 @@
+"""What an agent hands in: the text of a kernel file, found in its answer and checked before anything is compiled."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from ptxgym.verdict import Failure, Stage, Status
+
+MAX_SOURCE_BYTES = 256 * 1024
+"""The largest kernel file that is accepted, in UTF-8."""
+CUDA_LABELS = frozenset({"cuda", "cu", "cpp", "c++", "cc", "cxx", "c", "cuda-cpp", "cuda-c++", "cudacpp", "cuda_cpp"})
+"""Labels of fenced blocks that are taken for CUDA C++ without a look at their text."""
+
+_FENCE = re.compile(r"^[ \t]{0,3}(?P<marks>`{3,}|~{3,})[ \t]*(?P<label>[^\s`{]*)[^\n`]*$", re.MULTILINE)
+_LOOKS_LIKE_KERNEL = re.compile(r'__global__|\bextern\s*"C"|#\s*include\s*[<"]cuda')
+_C_LINKAGE = re.compile(r'\bextern\s*"C"')
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A kernel file."""
+
+    text: str
+    language: Literal["cuda"] = "cuda"
+
+    @property
+    def sha256(self) -> str:
+        """Hex SHA-256 of the text in UTF-8 (a lone surrogate is encoded as such)."""
+        return hashlib.sha256(self.text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+@dataclass(frozen=True)
+class Extracted:
+    """What `extract` found in an answer."""
+
+    text: str
+    """The kernel file; empty if `code` is set."""
+    code: Literal["no_code", "truncated_response"] | None = None
+    notes: tuple[str, ...] = ()
+    """`several_blocks` if the answer held more than one candidate, of which the last was taken."""
+
+    @property
+    def failure(self) -> Failure | None:
+        """The `Failure` of an answer without a kernel file."""
+        if self.code is None:
+            return None
+        return _failure(f"submission.{self.code}", _EXTRACT_MESSAGES = {
+    "no_code": "The answer holds no kernel file. Put the whole file into one fenced block that starts with ```cuda.",
+    "truncated_response": "The answer ends inside its last code block, so it was cut off. Give a shorter answer, or "
+    "only the file in one ```cuda block.",
+}
+
+
+def extract(answer: str) -> Extracted:
+    """Find the kernel file in a model's answer.
+
+    The rule: candidates are the fenced blocks that are labelled as CUDA or C++, or are not labelled and look like a
+    kernel file. Of the complete candidates the last that has a function with C linkage is taken, else the last; the
+    note `several_blocks` says that there were more. A candidate that is opened after them and never closed means that
+    the answer was cut off: `truncated_response`. An answer without any fence is itself taken as the file if it looks
+    like one. Everything else is `no_code`.
+    """
+    blocks, open_block = _blocks(answer)
+    candidates = [text for label, text in blocks if _is_kernel(label, text)]
+    if open_block is not None and _is_kernel(*open_block):
+        return Extracted("", "truncated_response")
+    if candidates:
+        whole = [text for text in candidates if _C_LINKAGE.search(text)] or candidates
+        return Extracted(whole[-1], notes=("several_blocks",) if len(candidates) > 1 else ())
+    if not blocks and open_block is None and _LOOKS_LIKE_KERNEL.search(answer):
+        return Extracted(answer)
+    return Extracted("", "no_code")
+
+
+def check_text(text: str, max_bytes: int = MAX_SOURCE_BYTES) -> Failure | None:
+    """Return why `text` cannot be a kernel file at all, or None.
+
+    Codes: `submission.too_large` (more than `max_bytes` in UTF-8), `submission.not_text` (NUL or other control
+    characters, or lone surrogates, which no UTF-8 file holds), `submission.empty` (nothing but white space).
+    """
+    size = len(text.encode("utf-8", "surrogatepass"))
+    if size > max_bytes:
+        return _failure(
+            "submission.too_large", f"The file has {size:,} bytes; at most {max_bytes:,} are accepted. Shorten it."
+        )
+    bad = next(
+        (c for c in text if (c < " " and c not in "\t\n\r\f\v") or c == "\x7f" or "\ud800" <= c <= "\udfff"), None
+    )
+    if bad is not None:
+        return _failure(
+            "submission.not_text",
+            f"The file holds the character U+{ord(bad):04X}, so it is not plain UTF-8 text. Send the source text of "
+            "one .cu file.",
+        )
+    if not text.strip():
+        return _failure("submission.empty", "The file is empty. Send the source text of one .cu file.")
+    return None
+
+
+def _blocks(answer: str) -> tuple[list[tuple[str, str]], tuple[str, str] | None]:
+    """Split into complete fenced blocks (label, text) and the block that is still open at the end, if any.
+
+    A block ends at a fence of the same character, at least as long, without a label (CommonMark 4.5).
+    """
+    answer = answer.replace("\r\n", "\n")
+    complete: list[tuple[str, str]] = []
+    opened: re.Match[str] | None = None
+    for fence in _FENCE.finditer(answer):
+        if opened is None:
+            opened = fence
+        elif _closes(opened["marks"], fence):
+            complete.append((opened["label"], answer[opened.end() + 1 : fence.start()]))
+            opened = None
+    if opened is None:
+        return complete, None
+    return complete, (opened["label"], answer[opened.end() + 1 :])
+
+
+def _closes(marks: str, fence: re.Match[str]) -> bool:
+    return fence["marks"][0] == marks[0] and len(fence["marks"]) >= len(marks) and not fence["label"]
+
+
+def _is_kernel(label: str, text: str) -> bool:
+    if label.lower() in CUDA_LABELS:
+        return bool(text.strip())
+    return not label and _LOOKS_LIKE_KERNEL.search(text) is not None
+
+
+def _failure(code: str, message: str) -> Failure:
+    return Failure(stage=Stage.SUBMISSION, status=Status.REJECTED, code=code, message=message)
