@@ -47,7 +47,10 @@ class Extracted:
         """The `Failure` of an answer without a kernel file."""
         if self.code is None:
             return None
-        return _failure(f"submission.{self.code}", _EXTRACT_MESSAGES = {
+        return _failure(f"submission.{self.code}", _EXTRACT_MESSAGES[self.code])
+
+
+_EXTRACT_MESSAGES = {
     "no_code": "The answer holds no kernel file. Put the whole file into one fenced block that starts with ```cuda.",
     "truncated_response": "The answer ends inside its last code block, so it was cut off. Give a shorter answer, or "
     "only the file in one ```cuda block.",

@@ -7,7 +7,7 @@ import functools
 import re
 from collections.abc import Callable
 
-_MANGLED = re.compile(r"\b_Z[A-Za-z]\w+")
+_MANGLED = re.compile(r"(?<!\w)_Z\w+")
 _ANONYMOUS_HASH = re.compile(r"_GLOBAL__N__[0-9a-f]+_\w+")
 
 

@@ -33,6 +33,7 @@ _HOST = re.compile(rf"(?P<file>[^\s:][^:\n]*):(?P<line>\d+):(?:(?P<column>\d+):)
 _HOST_NO_LINE = re.compile(rf"(?:cc1plus|cc1|ld|as|collect2|nvcc)\s*:? *{_KIND}\s*: (?P<message>.*)")
 _PTXAS = re.compile(r"ptxas (?:\S+, line (?P<line>\d+); )?(?P<kind>error|fatal|warning|info)\s*: (?P<message>.*)")
 _PTXAS_CODE = re.compile(r"\(C\d+\)")
+_AROUND_LINE = re.compile(r" in around line (\d+)")
 _CONTEXT_LINE = re.compile(r'at line (\d+)(?: of "?([^"\n]+?)"?)?$')
 _WARNING_FLAG = re.compile(r" \[-W[\w=+-]+\]$")
 _PTXAS_SUMMARY = ("Ptx assembly aborted due to errors",)
@@ -136,7 +137,7 @@ def _diagnostic(raw: _Raw, lines: list[str]) -> Diagnostic:
 
 def _useful_context(context: list[str]) -> list[str]:
     """Keep instantiation chains short: the first four lines of context say what the rest repeats."""
-    return [line.strip() for line in context[:4]]
+    return [line.strip() for line in context[:4] if line.strip() != "detected during:"]
 
 
 def _line_from_context(context: list[str]) -> int | None:
@@ -209,7 +210,12 @@ def _from_ptxas(match: re.Match[str], ptx: _PtxLines | None) -> _Raw | None:
     if match["kind"] == "info" and not _PTXAS_CODE.search(message):
         return None  # resource usage; what carries a code is advice
     severity = Severity.ERROR if match["kind"] in ("error", "fatal") else Severity.WARNING
-    line = ptx.submission_line(int(match["line"])) if ptx and match["line"] else None
+    around = _AROUND_LINE.search(message)
+    ptx_line = match["line"] or (around.group(1) if around else None)
+    line = ptx.submission_line(int(ptx_line)) if ptx and ptx_line else None
+    message = _AROUND_LINE.sub("", message)  # a line of the PTX
+    if message.startswith("Parsing error near '.loc'"):
+        message += " (is a `;` missing at the end of the asm text before it?)"
     return _Raw(SUBMISSION_FILE if line else "ptx", line, None, severity, f"ptxas: {message}")
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from ptxgym.build.text import blank_comments, line_of
+from ptxgym.build.text import blank_comments, blank_directives, line_of
 
 SUBMISSION_FILE = "/kernel.cu"
 """The name under which messages and line tables know the submission."""
@@ -66,8 +66,8 @@ def is_linkage_conflict(message: str) -> bool:
 
 def written_signature(text: str, name: str) -> tuple[str, int] | None:
     """Return how the submission declares the function `name`, on one line, and at which line; None if it does not."""
-    code = blank_comments(text)
-    pattern = re.compile(rf"[^;{{}}#]*\b{re.escape(name)}\s*\([^;{{}}]*\)\s*(?:noexcept\s*)?[{{;]")
+    code = blank_directives(blank_comments(text))
+    pattern = re.compile(rf"[^;{{}}]*\b{re.escape(name)}\s*\([^;{{}}]*\)\s*(?:noexcept\s*)?[{{;]")
     matches = list(pattern.finditer(code))
     for match in sorted(matches, key=lambda m: not m.group().endswith("{")):
         written = match.group()

@@ -14,6 +14,7 @@ _COMMENT_OR_LITERAL = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+_DIRECTIVE = re.compile(r"^[ \t]*#(?:[^\n\\]|\\.|\\\n)*", re.MULTILINE)
 
 
 def blank_comments(text: str) -> str:
@@ -24,6 +25,11 @@ def blank_comments(text: str) -> str:
         return re.sub(r"[^\n]", " ", token) if token.startswith(("//", "/*")) else token
 
     return _COMMENT_OR_LITERAL.sub(blank, text)
+
+
+def blank_directives(text: str) -> str:
+    """Return `text` with every preprocessor line replaced by spaces, so that offsets and lines stay."""
+    return _DIRECTIVE.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), text)
 
 
 def line_of(text: str, offset: int) -> int:
