@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from ptxgym.build.toolchain import Toolchain
+from ptxgym.cache import Cache
 from ptxgym.errors import ToolchainError
 
 # What `g++ -shared` links: start files, the C++ runtime and what their linker scripts name.
@@ -28,8 +32,32 @@ class FileView:
     execute: tuple[Path, ...]
 
 
-@functools.cache
-def compiler_files(toolchain: Toolchain, host: str) -> FileView:
+_VIEW = TypeAdapter(FileView)
+_KIND = "compiler-files"
+
+
+def compiler_files(toolchain: Toolchain, host: str, host_version: str, cache: Cache) -> FileView:
+    """Return what `find_files` says; asking the compiler takes a third of a second, so the answer is kept in `cache`.
+
+    Raises:
+        ToolchainError: if the host compiler does not answer.
+    """
+    identity = f"{toolchain.root} {toolchain.version} {Path(host).resolve()} {host_version}"
+    key = hashlib.sha256(identity.encode()).hexdigest()
+    entry = cache.get(_KIND, key)
+    if entry is not None:
+        view = _VIEW.validate_json((entry / "view.json").read_bytes())
+        if all(path.exists() for path in (*view.read, *view.execute)):
+            return view
+    view = find_files(toolchain, host)
+    if entry is None:
+        with cache.staging() as folder:
+            (folder / "view.json").write_bytes(_VIEW.dump_json(view))
+            cache.publish(_KIND, key, folder)
+    return view
+
+
+def find_files(toolchain: Toolchain, host: str) -> FileView:
     """Return the toolkit's folders, the include folders of the host compiler `host`, and its programs and libraries.
 
     Programs and libraries are named one by one, because folders such as `/usr/lib` may hold anything, Python packages
@@ -41,11 +69,12 @@ def compiler_files(toolchain: Toolchain, host: str) -> FileView:
     toolkit = [toolchain.root / name for name in _TOOLKIT_FOLDERS] + [toolchain.include]
     private = Path(_ask(host, "-print-prog-name=cc1plus")).parent
     programs = [Path(host).resolve(), Path("/bin/sh"), *_siblings(host), *(_which(host, n) for n in ("as", "ld"))]
-    binaries = [*programs, *private.glob("*"), *toolchain.root.glob("bin/*"), *toolchain.root.glob("nvvm/bin/*")]
-    libraries = {library for binary in binaries if binary.is_file() for library in _shared_libraries(binary)}
+    parts = [private / name for name in ("cc1plus", "collect2", "liblto_plugin.so")]
+    tools = [toolchain.root / "bin" / name for name in ("nvcc", "cudafe++", "ptxas", "fatbinary")]
+    libraries = _shared_libraries([*programs, *parts, *tools, toolchain.root / "nvvm" / "bin" / "cicc"])
     linked = [Path(found) for name in _LINKED if (found := _ask(host, f"-print-file-name={name}")) != name]
     read = [*_include_folders(host), *linked, Path("/etc/ld.so.cache")]
-    execute = [*toolkit, private, *programs, *sorted(libraries)]
+    execute = [*toolkit, private, *programs, *libraries]
     return FileView(_existing(read), _existing(execute))
 
 
@@ -74,10 +103,11 @@ def _include_folders(host: str) -> list[Path]:
     return [Path(line.strip()) for line in listed.group(1).splitlines()]
 
 
-def _shared_libraries(binary: Path) -> list[Path]:
-    """Libraries and dynamic loader of a program, as ldd(1) resolves them; none for scripts and static programs."""
-    done = subprocess.run(["ldd", binary], stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    return [Path(path) for path in re.findall(r"(?:=> |^\s*)(/\S+) \(0x", done.stdout, re.MULTILINE)]
+def _shared_libraries(binaries: list[Path]) -> list[Path]:
+    """Libraries and dynamic loader of programs, as ldd(1) resolves them; none for scripts and static programs."""
+    present = dict.fromkeys(binary.resolve() for binary in binaries if binary.is_file())
+    done = subprocess.run(["ldd", *present], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    return sorted({Path(path) for path in re.findall(r"(?:=> |^\s*)(/\S+) \(0x", done.stdout, re.MULTILINE)})
 
 
 @functools.cache

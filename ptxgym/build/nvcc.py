@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ptxgym.build.entry import SUBMISSION_FILE
-from ptxgym.build.hostfiles import compiler_files
+from ptxgym.build.hostfiles import FileView
 from ptxgym.build.toolchain import Toolchain
 from ptxgym.sandbox import Access, Completed, Limits, run
 
@@ -57,12 +57,15 @@ def flags(arch: str) -> tuple[str, ...]:
     )
 
 
-def compile_unit(toolchain: Toolchain, host: str, unit: str, arch: str, folder: Path, timeout_s: float) -> Products:
+def compile_unit(
+    toolchain: Toolchain, host: str, view: FileView, unit: str, arch: str, folder: Path, timeout_s: float
+) -> Products:
     """Compile the translation unit `unit` in the empty `folder`, which is all that the compiler can write to.
 
     Args:
         toolchain: The CUDA compiler.
         host: Path of the host compiler.
+        view: What the compiler can read and execute, beside `folder`.
         unit: Text from `entry.translation_unit`.
         arch: Such as `sm_90a`.
         folder: Working folder; the caller removes it.
@@ -72,7 +75,6 @@ def compile_unit(toolchain: Toolchain, host: str, unit: str, arch: str, folder: 
     source.write_bytes(unit.encode())
     temporary = folder / "tmp"
     temporary.mkdir()
-    view = compiler_files(toolchain, host)
     completed = run(
         [toolchain.nvcc, *flags(arch), "-ccbin", host, "--keep", source.name, "-o", "kernel.so"],
         timeout_s=2 * timeout_s,

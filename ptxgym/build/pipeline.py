@@ -14,6 +14,7 @@ from ptxgym import native
 from ptxgym.build import entry
 from ptxgym.build.diagnostics import Report, read_messages, scrub
 from ptxgym.build.elf import exported_functions
+from ptxgym.build.hostfiles import compiler_files
 from ptxgym.build.model import Build, KernelResources
 from ptxgym.build.nvcc import Products, compile_unit, flags
 from ptxgym.build.resources import kernel_resources
@@ -103,7 +104,8 @@ def build(
         job, product = folder / "job", folder / "product"
         job.mkdir()
         product.mkdir()
-        products = compile_unit(toolchain, host, entry.translation_unit(text, declaration), arch, job, timeout_s)
+        view = compiler_files(toolchain, host, host_version, cache)
+        products = compile_unit(toolchain, host, view, entry.translation_unit(text, declaration), arch, job, timeout_s)
         failure, report = _judge(products, text, declaration, timeout_s)
         if failure is not None:
             return failure

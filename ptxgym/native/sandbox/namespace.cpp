@@ -43,14 +43,23 @@ void make_parents(const std::string& path) {
     }
 }
 
+// Returns `path` without symbolic links; empty if nothing is there.
+std::string real(const std::string& path) {
+    char resolved[PATH_MAX];
+    if (realpath(path.c_str(), resolved) != nullptr) return resolved;
+    if (errno == ENOENT) return {};
+    fail("resolve " + path);
+}
+
 struct Grant {
     int fd = -1;  // O_PATH of the source, opened before anything is covered
     bool folder = false;
     bool writable = false;
 };
 
-void bind(const std::string& path, const Grant& grant) {
-    const std::string target = new_root + path;
+void create_mount_point(const std::string& target, const Grant& grant) {
+    struct stat status {};
+    if (lstat(target.c_str(), &status) == 0) return;  // it lies in a folder that is bound already
     make_parents(target);
     if (grant.folder) {
         if (mkdir(target.c_str(), 0755) != 0 && errno != EEXIST) fail("mkdir " + target);
@@ -59,6 +68,11 @@ void bind(const std::string& path, const Grant& grant) {
         if (fd < 0) fail("create " + target);
         close(fd);
     }
+}
+
+void bind(const std::string& path, const Grant& grant) {
+    const std::string target = new_root + path;
+    create_mount_point(target, grant);
     const std::string source = "/proc/self/fd/" + std::to_string(grant.fd);
     if (mount(source.c_str(), target.c_str(), nullptr, MS_BIND | MS_REC, nullptr) != 0) fail("bind " + path);
     if (grant.writable) return;
@@ -80,20 +94,40 @@ struct Layout {
 
     void add(const std::vector<std::string>& paths, bool writable) {
         for (const std::string& path : paths) {
-            char resolved[PATH_MAX];
-            if (realpath(path.c_str(), resolved) == nullptr) {
-                if (errno == ENOENT) continue;
-                fail("resolve " + path);
-            }
-            if (path != resolved) links[path] = resolved;
+            const std::string resolved = real(path);
+            if (resolved.empty()) continue;
+            add_links_of(path);
             Grant& grant = grants[resolved];
             grant.writable = grant.writable || writable;
             if (grant.fd >= 0) continue;
-            grant.fd = open(resolved, O_PATH | O_CLOEXEC);
+            grant.fd = open(resolved.c_str(), O_PATH | O_CLOEXEC);
             struct stat status {};
             if (grant.fd < 0 || fstat(grant.fd, &status) != 0) fail("open " + path);
             grant.folder = S_ISDIR(status.st_mode);
         }
+    }
+
+    // Every component of `path` that is a symbolic link is wanted too, as a link to where it leads in the end.
+    void add_links_of(const std::string& path) {
+        for (std::size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
+            const std::string prefix = path.substr(0, end);
+            struct stat status {};
+            if (lstat(prefix.c_str(), &status) == 0 && S_ISLNK(status.st_mode)) {
+                const std::size_t slash = prefix.rfind('/');
+                const std::string parent = slash == 0 ? "" : real(prefix.substr(0, slash));
+                links[parent + prefix.substr(slash)] = real(prefix);
+            }
+            if (end == std::string::npos) return;
+        }
+    }
+
+    // Whether a folder above `path` is granted with no fewer rights.
+    bool covered(const std::string& path) const {
+        for (std::size_t slash = path.rfind('/'); slash != 0 && slash != std::string::npos; slash = path.rfind('/', slash - 1)) {
+            const auto above = grants.find(path.substr(0, slash));
+            if (above != grants.end() && above->second.writable >= grants.at(path).writable) return true;
+        }
+        return false;
     }
 
     // Merged-usr systems reach the dynamic loader by /lib64 -> usr/lib64 and its kin.
@@ -119,7 +153,9 @@ void restrict_by_mount_namespace(const Options& options) {
     layout.add(options.write, true);
     layout.add_system_links();
     if (mount("tmpfs", new_root, "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=755") != 0) fail("mount tmpfs");
-    for (const auto& [path, grant] : layout.grants) bind(path, grant);
+    for (const auto& [path, grant] : layout.grants) {
+        if (!layout.covered(path)) bind(path, grant);
+    }
     for (const auto& [path, target] : layout.links) {
         const std::string link = new_root + path;
         struct stat status {};
