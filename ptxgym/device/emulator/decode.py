@@ -163,9 +163,9 @@ def decode_instruction(context: Context, instruction: Instruction) -> tuple[Temp
             for handler, operand in zip(shape, operands, strict=True):
                 handler(context, row, operand)
     except NotEmulated as refusal:
-        raise NotEmulated(refusal.form, refusal.reason, line) from None
+        raise NotEmulated(refusal.form, refusal.reason, line, refusal.code) from None
     except RefusedOperand as refusal:
-        raise NotEmulated(opcode, str(refusal), line) from None
+        raise NotEmulated(opcode, str(refusal), line, refusal.code) from None
     return template, row
 
 
@@ -174,7 +174,8 @@ def _check_launch_bounds(function: Function) -> None:
     if cluster is not None and any(extent != 1 for extent in cluster):
         extents = "x".join(str(extent) for extent in cluster)
         raise NotEmulated(
-            ".reqnctapercluster", f"cluster size {extents}: thread-block clusters are not emulated; write the kernel for one CTA"
+            ".reqnctapercluster",
+            f"cluster size {extents}: thread-block clusters are not emulated; write the kernel for one CTA",
         )
 
 

@@ -32,7 +32,7 @@ def _shape(form: Form, kinds: str) -> tuple[Handler, ...]:
     return tuple(dest("d", kind) if letter == "d" else source(letter, kind) for letter in kinds)
 
 
-def alu(op: str, kinds: str, *, family: str = "alu", multiply_adds: int = 0, **fields: int) -> Builder:
+def alu(op: str, kinds: str, *, family: str = "alu", multiply_adds: int = 0, flags: int = 0, imm: int = 0) -> Builder:
     """A builder for instructions whose operands all have the form's type; packed types count twice."""
 
     def build(form: Form) -> Template:
@@ -43,7 +43,8 @@ def alu(op: str, kinds: str, *, family: str = "alu", multiply_adds: int = 0, **f
             _shape(form, kinds),
             family="hfma2" if packed and family == "fma" else family,
             thread_multiply_adds=multiply_adds * (2 if packed else 1),
-            **fields,
+            flags=flags,
+            imm=imm,
         )
 
     return build
@@ -68,7 +69,12 @@ def _integer_rules() -> None:
     half = choice("half", "imm", {"lo": 0, "hi": 1})
     rule("mul24", [half, types("u32", "s32")], alu("MUL24", "dab"), example="d, a, b")
     rule("mad24", [half, types("u32", "s32")], alu("MAD24", "dabc"), example="d, a, b, c")
-    rule("mad24", [*word("hi", "sat"), types("s32")], alu("MAD24", "dabc", flags=FLAG["F_SAT"], imm=1), example="d, a, b, c")
+    rule(
+        "mad24",
+        [*word("hi", "sat"), types("s32")],
+        alu("MAD24", "dabc", flags=FLAG["F_SAT"], imm=1),
+        example="d, a, b, c",
+    )
     rule("sad", [types(*INTEGERS)], alu("SAD", "dabc"), example="d, a, b, c")
     rule("div", [types(*INTEGERS)], alu("DIV", "dab"), example="d, a, b")
     rule("rem", [types(*INTEGERS)], alu("REM", "dab"), example="d, a, b")
@@ -116,7 +122,9 @@ def _dot(op: str, multiply_adds: int) -> Builder:
         result = "s32" if "s32" in (form["stype"], form["btype"]) else "u32"
         shape = (dest("d", result), source("a", form["stype"]), source("b", form["btype"]), source("c", result))
         signed = FLAG["F_B_SIGNED"] if form["btype"] == "s32" else 0
-        return make(op, form, shape, family="dp4a", thread_multiply_adds=multiply_adds, type=T_CODE[result], flags=signed)
+        return make(
+            op, form, shape, family="dp4a", thread_multiply_adds=multiply_adds, type=T_CODE[result], flags=signed
+        )
 
     return build
 
@@ -188,7 +196,12 @@ def _float_rules() -> None:
         rule(mnemonic, [rounding(*IEEE, required=True), FTZ, types("f32")], alu(op, "da"), example="d, a")
         rule(mnemonic, [rounding(*IEEE, required=True), types("f64")], alu(op, "da"), example="d, a")
     for op, mnemonic in (("RCP", "rcp"), ("RSQRT", "rsqrt")):
-        rule(mnemonic, [*word("approx", "ftz"), types("f64")], alu(op, "da", flags=approx | FLAG["F_FTZ"]), example="d, a")
+        rule(
+            mnemonic,
+            [*word("approx", "ftz"), types("f64")],
+            alu(op, "da", flags=approx | FLAG["F_FTZ"]),
+            example="d, a",
+        )
     rule("rsqrt", [*word("approx"), types("f64")], alu("RSQRT", "da", flags=approx), example="d, a")
     for mnemonic in ("rsqrt", "sin", "cos", "lg2", "ex2"):
         build = alu(mnemonic.upper(), "da", flags=approx)
@@ -234,24 +247,22 @@ _BOOLEAN = Slot(
 )
 
 
+_SET_RESULTS = {
+    "f16": ("f16", "u16", "s16", "u32", "s32"),
+    "bf16": ("bf16", "u16", "s16", "u32", "s32"),
+    "f16x2": ("f16x2", "u32", "s32"),
+    "bf16x2": ("bf16x2", "u32", "s32"),
+}
+
+
 def _comparison_rules() -> None:
     for comparisons, kinds, ftz in _COMPARED:
         compare = choice("cmp", "mods", comparisons)
-        rule("setp", [compare, _BOOLEAN, *([FTZ] if ftz else []), types(*kinds)], _setp, example="p, a, b")
-        rule(
-            "set",
-            [compare, _BOOLEAN, *([FTZ] if ftz else []), types("u32", "s32", "f32"), types(*kinds, slot="stype")],
-            _set,
-            example="d, a, b",
-        )
-        for half, allowed in (("f16", ("f16",)), ("bf16", ("bf16",)), ("f16x2", ("f16x2",)), ("bf16x2", ("bf16x2",))):
-            if allowed[0] in kinds:
-                rule(
-                    "set",
-                    [compare, _BOOLEAN, *([FTZ] if ftz else []), types(half), types(*allowed, slot="stype")],
-                    _set,
-                    example="d, a, b",
-                )
+        head = [compare, _BOOLEAN, *([FTZ] if ftz else [])]
+        rule("setp", [*head, types(*kinds)], _setp, example="p, a, b")
+        for source_kind in kinds:
+            results = _SET_RESULTS.get(source_kind, ("u32", "s32", "f32"))
+            rule("set", [*head, types(*results), types(source_kind, slot="stype")], _set, example="d, a, b")
     number = types("b16", "b32", "b64", "u16", "u32", "u64", "s16", "s32", "s64", "f32", "f64")
     rule("selp", [number], lambda f: make("SELP", f, (*_shape(f, "dab"), predicate("c"))), example="d, a, b, p")
     rule("slct", [number, types("s32", slot="stype")], _slct, example="d, a, b, c")
@@ -262,17 +273,17 @@ def _setp(form: Form) -> Template:
     from ptxgym.device.emulator.decode_operands import pair
 
     kind = form["type"]
-    destination = pair(dest("d", "pred", sink=True), dest("d2", "pred", sink=True))
+    first, second = dest("d", "pred", sink=True), dest("d2", "pred", sink=True)
+    single = kind in ("f16", "bf16")  # these have no second result, packed types always have one
+    destination = first if single else pair(first, second, required=kind in _PACKED)
     shape: tuple[Handler, ...] = (destination, source("a", kind), source("b", kind))
     if form["bool"]:
         shape = (*shape, predicate("c", "F_C_NOT"))
     return make("SETP", form, shape, stype=form.effects["type"])
 
 
-def _set(form: Form) -> Template | None:
-    kind, packed = form["stype"], form["stype"] in _PACKED
-    if packed and form["type"] == "f32":
-        return None
+def _set(form: Form) -> Template:
+    kind = form["stype"]
     shape: tuple[Handler, ...] = (dest("d", form["type"]), source("a", kind), source("b", kind))
     if form["bool"]:
         shape = (*shape, predicate("c", "F_C_NOT"))

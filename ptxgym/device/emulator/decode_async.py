@@ -73,7 +73,9 @@ def _order(*names: str, default: str) -> Slot:
 def _mbarrier_rules() -> None:
     space, b64, count = space_slot(*_SHARED_SPACES), types("b64", slot="kind"), source("b", "u32")
     scope = choice("scope", "mods", {k: SCOPE_MODS[k] for k in ("cta", "cluster")}, default=SCOPE_MODS["cta"])
-    rule("mbarrier", [*word("init"), space, b64], lambda f: _mbar("MBAR_INIT", f, (_address(f), count)), example="[a], 1")
+    rule(
+        "mbarrier", [*word("init"), space, b64], lambda f: _mbar("MBAR_INIT", f, (_address(f), count)), example="[a], 1"
+    )
     rule("mbarrier", [*word("inval"), space, b64], lambda f: _mbar("MBAR_INVAL", f, (_address(f),)), example="[a]")
     for name, op in (("expect_tx", "MBAR_EXPECT_TX"), ("complete_tx", "MBAR_COMPLETE_TX")):
         rule(
@@ -165,7 +167,9 @@ def _addresses(fields: str, spaces: tuple[str, ...], operands: tuple[Operand, ..
     return handler
 
 
-def _enter_addresses(context: Context, row: Row, fields: str, spaces: tuple[str, ...], operands: tuple[Operand, ...]) -> None:
+def _enter_addresses(
+    context: Context, row: Row, fields: str, spaces: tuple[str, ...], operands: tuple[Operand, ...]
+) -> None:
     _addresses(fields, spaces, operands)(context, row, operands[0])
 
 
@@ -237,7 +241,12 @@ def _cp_async_rules() -> None:
     )
     rule(
         "cp",
-        [*word("async", "mbarrier", "arrive"), flag("noinc", "F_NOINC"), space_slot("", "shared", "shared::cta"), types("b64", slot="kind")],
+        [
+            *word("async", "mbarrier", "arrive"),
+            flag("noinc", "F_NOINC"),
+            space_slot("", "shared", "shared::cta"),
+            types("b64", slot="kind"),
+        ],
         lambda f: make("CP_ASYNC_MBAR", f, (_address(f),), family="cp.async", features=_ASYNC | _SHARED),
         example="[a]",
     )
@@ -330,13 +339,22 @@ def _tensor_prefetch(form: Form) -> Template:
 def _bulk_rules() -> None:
     head = word("async", "bulk")
     to_shared = Slot("to", {"shared::cluster": {}, "shared::cta": {}})
-    from_global, from_shared, to_global = Slot("global", {"global": {}}), Slot("from", {"shared::cta": {}}), Slot("to", {"global": {}})
+    from_global, from_shared, to_global = (
+        Slot("global", {"global": {}}),
+        Slot("from", {"shared::cta": {}}),
+        Slot("to", {"global": {}}),
+    )
     completion, group = word(_COMPLETION), word("bulk_group")
     rank = Slot("dim", {f"{n}d": {} for n in range(1, 6)})
     tile = optional("mode", "tile")
     rule("cp", [*head, to_shared, from_global, *completion, CACHE_HINT], _bulk_load, example="[a], [b], 128, [c]")
     rule("cp", [*head, to_global, from_shared, *group, CACHE_HINT], _bulk_store, example="[a], [b], 128")
-    rule("cp", [*head, *word("prefetch", "L2", "global")], nop("NOP_PREFETCH", (checked_address("global"), checked_value)), example="[a], 128")
+    rule(
+        "cp",
+        [*head, *word("prefetch", "L2", "global")],
+        nop("NOP_PREFETCH", (checked_address("global"), checked_value)),
+        example="[a], 128",
+    )
     rule("cp", [*head, *word("prefetch", "L2", "global", "L2::cache_hint")],
          nop("NOP_PREFETCH", (checked_address("global"), checked_value, policy)), example="[a], 128, policy")  # fmt: skip
     tensor = [*head, *word("tensor"), rank]
@@ -346,10 +364,12 @@ def _bulk_rules() -> None:
         _tensor_load,
         example="[a], [map, {c0, c1}], [c]",
     )
-    rule("cp", [*tensor, to_global, from_shared, tile, *group, CACHE_HINT], _tensor_store, example="[map, {c0, c1}], [a]")
+    rule(
+        "cp", [*tensor, to_global, from_shared, tile, *group, CACHE_HINT], _tensor_store, example="[map, {c0, c1}], [a]"
+    )
     rule(
         "cp",
-        [*tensor, *word("prefetch", "L2", "global"), tile, CACHE_HINT],
+        [*head, *word("prefetch", "tensor"), rank, *word("L2", "global"), tile, CACHE_HINT],
         _tensor_prefetch,
         example="[map, {c0, c1}]",
     )

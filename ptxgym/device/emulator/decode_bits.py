@@ -19,15 +19,14 @@ def _count(op: str) -> Builder:
     return lambda form: make(op, form, (dest("d", "u32"), source("a", form["type"])))
 
 
+def _predicates(op: str) -> Builder:
+    return lambda form: make(op, form, (dest("d", "pred"), predicate("a"), predicate("b")))
+
+
 def _rules() -> None:
     for op in ("AND", "OR", "XOR"):
         rule(op.lower(), [types("b16", "b32", "b64")], alu(op, "dab"), example="d, a, b")
-        rule(
-            op.lower(),
-            [types("pred")],
-            lambda form, op=op: make(op, form, (dest("d", "pred"), predicate("a"), predicate("b"))),
-            example="p, q, r",
-        )
+        rule(op.lower(), [types("pred")], _predicates(op), example="p, q, r")
     rule("not", [types("b16", "b32", "b64")], alu("NOT", "da"), example="d, a")
     rule("not", [types("pred")], lambda form: make("NOT", form, (dest("d", "pred"), predicate("a"))), example="p, q")
     rule("cnot", [types("b16", "b32", "b64")], alu("CNOT", "da"), example="d, a")

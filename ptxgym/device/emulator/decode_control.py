@@ -88,13 +88,22 @@ def _control_rules() -> None:
 
 # ---- calls
 
+_HEAP = "device-side malloc and free are not emulated; allocate on the host and pass a pointer"
+_LAUNCH = "kernels that launch kernels are not emulated; launch from the host"
 _DEVICE_CALLS = {
-    "malloc": "device-side malloc is not emulated: allocate on the host and pass a pointer",
-    "free": "device-side free is not emulated: allocate on the host and pass a pointer",
-    "cudaLaunchDevice": "dynamic parallelism is not emulated",
-    "cudaLaunchDeviceV2": "dynamic parallelism is not emulated",
-    "cudaGetParameterBufferV2": "dynamic parallelism is not emulated",
+    "malloc": ("emulator.device_malloc", _HEAP),
+    "free": ("emulator.device_malloc", _HEAP),
+    "cudaLaunchDevice": ("emulator.device_launch", _LAUNCH),
+    "cudaLaunchDeviceV2": ("emulator.device_launch", _LAUNCH),
+    "cudaGetParameterBuffer": ("emulator.device_launch", _LAUNCH),
+    "cudaGetParameterBufferV2": ("emulator.device_launch", _LAUNCH),
 }
+"""Device functions that have a refusal of their own: (code, what to do)."""
+_NOT_INLINED = (
+    "emulator.device_call",
+    "only inlined functions are emulated; declare it __forceinline__ and avoid recursion",
+)
+_INDIRECT = "an indirect call: function pointers and virtual functions are not emulated; call the function by its name"
 
 
 def _call(form: Form) -> Template:
@@ -105,11 +114,12 @@ def _call(form: Form) -> Template:
             results = rest.pop(0).elements  # type: ignore[union-attr]
         callee = rest.pop(0) if rest else None
         if not isinstance(callee, Name):
-            raise RefusedOperand("an indirect call: function pointers and virtual functions are not emulated")
+            raise RefusedOperand(_INDIRECT, "emulator.device_call")
         arguments = rest.pop(0) if rest else Group(())
         if rest or not isinstance(arguments, Group):
-            raise RefusedOperand("an indirect call: function pointers and virtual functions are not emulated")
-        places = [_call_place(context, operand) for operand in arguments.elements]
+            raise RefusedOperand(_INDIRECT, "emulator.device_call")
+        known = callee.text in ("vprintf", "__assertfail")
+        places = [_call_place(context, operand) for operand in arguments.elements] if known else []
         widths = [width for _, width in places]
         if callee.text == "vprintf" and widths == [8, 8] and len(results) <= 1:
             row[OP_AT] = OP["PRINTF"]
@@ -121,10 +131,8 @@ def _call(form: Form) -> Template:
             row[VEC_AT], row[NVEC_AT] = len(context.pool), 5
             context.pool += [offset for offset, _ in places]
         else:
-            reason = _DEVICE_CALLS.get(
-                callee.text, "only inlined functions are emulated; declare it __forceinline__, or avoid recursion"
-            )
-            raise RefusedOperand(f"call of device function {callee.text}: {reason}")
+            code, advice = _DEVICE_CALLS.get(callee.text, _NOT_INLINED)
+            raise RefusedOperand(f"call of device function {callee.text}: {advice}", code)
 
     return make("NOP", form, custom=custom, family="call", features=FEATURE["FEAT_PRINTF"])
 

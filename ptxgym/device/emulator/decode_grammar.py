@@ -40,7 +40,7 @@ FAMILIES = (
 class NotEmulated(PtxgymError):
     """Raised, before anything runs, for an instruction that the emulator would not execute exactly."""
 
-    def __init__(self, form: str, reason: str, line: int = 0) -> None:
+    def __init__(self, form: str, reason: str, line: int = 0, code: str = "emulator.not_emulated") -> None:
         super().__init__(f"{form}: {reason}")
         self.form = form
         """The full opcode as written."""
@@ -48,10 +48,16 @@ class NotEmulated(PtxgymError):
         """Why, and what to use instead where that is known."""
         self.line = line
         """Line of the submission; 0 where there is none."""
+        self.code = code
+        """Stable code of the `Failure`."""
 
 
 class RefusedOperand(PtxgymError):
     """Raised by operand handlers; `decode` adds the form and the line."""
+
+    def __init__(self, reason: str, code: str = "emulator.not_emulated") -> None:
+        super().__init__(reason)
+        self.code = code
 
 
 @dataclass(frozen=True)
@@ -146,9 +152,7 @@ RULES: dict[str, list[Rule]] = {}
 """Opcode → its rules. Filled by the `decode_…` modules when they are imported."""
 
 
-def rule(
-    opcode: str, slots: Iterable[Slot], build: Builder, *, note: str = "", example: str = ""
-) -> None:
+def rule(opcode: str, slots: Iterable[Slot], build: Builder, *, note: str = "", example: str = "") -> None:
     """Add a rule to the grammar. A builder that answers None declines the combination."""
     RULES.setdefault(opcode, []).append(Rule(opcode, tuple(slots), build, note, example))
 

@@ -50,7 +50,9 @@ def lay_out(function: Function) -> Layout:
     parameters, param_bytes = _parameters(function)
     declared = function.body.variables
     named = _named_shared(function)
-    shared = [v for v in function.module.variables.values() if v in named] + [v for v in declared if v.space == "shared"]
+    shared = [v for v in function.module.variables.values() if v in named] + [
+        v for v in declared if v.space == "shared"
+    ]
     addresses: dict[Variable, int] = {}
     offset = 0
     for variable in shared:
@@ -63,7 +65,7 @@ def lay_out(function: Function) -> Layout:
     dynamic = [variable for variable in shared if variable.extern]
     if dynamic:
         offset = align_up(offset, max(_DYNAMIC_ALIGN, *(variable.align for variable in dynamic)))
-    addresses.update({variable: SMEM_BASE + offset for variable in dynamic})
+    addresses.update(dict.fromkeys(dynamic, SMEM_BASE + offset))
     symbols = tuple(
         SharedSymbol(v.name, addresses[v], 0 if v.extern else v.size_bytes, v.align, v.extern)
         for v in sorted(shared, key=lambda v: addresses[v])

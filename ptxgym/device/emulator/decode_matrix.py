@@ -110,7 +110,9 @@ def _mma(shapes: dict[str, tuple[int, int]]) -> Builder:
 
 
 def _mma_rules() -> None:
-    def slots(shapes: dict[str, tuple[int, int]], kinds: tuple[str, ...], sources: tuple[str, ...], *more: Slot) -> list[Slot]:
+    def slots(
+        shapes: dict[str, tuple[int, int]], kinds: tuple[str, ...], sources: tuple[str, ...], *more: Slot
+    ) -> list[Slot]:
         return [
             *word("sync", "aligned"),
             Slot("shape", {shape: {} for shape in shapes}),
@@ -170,8 +172,18 @@ def _wgmma(form: Form) -> Template | None:
     def matrix_a(context: Context, row: Row, operand: Operand) -> None:
         (from_registers if isinstance(operand, Vector) else from_shared)(context, row, operand)
 
-    head = (vector_dest(accumulators, register), matrix_a, source("b", "b64"), predicate("c"), _sign("F_NEG_A"), _sign("F_NEG_B"))
-    with_a_in_registers, with_a_in_shared = (*head, _major("F_TRANS_B")), (*head, _major("F_TRANS_A"), _major("F_TRANS_B"))
+    head = (
+        vector_dest(accumulators, register),
+        matrix_a,
+        source("b", "b64"),
+        predicate("c"),
+        _sign("F_NEG_A"),
+        _sign("F_NEG_B"),
+    )
+    with_a_in_registers, with_a_in_shared = (
+        (*head, _major("F_TRANS_B")),
+        (*head, _major("F_TRANS_A"), _major("F_TRANS_B")),
+    )
 
     def custom(context: Context, row: Row, operands: tuple[Operand, ...]) -> None:
         in_registers = len(operands) > 1 and isinstance(operands[1], Vector)

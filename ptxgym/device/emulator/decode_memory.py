@@ -52,9 +52,13 @@ SPACES = {
 }  # fmt: skip
 """State-space modifier → state space. Without clusters, a cluster-shared address is one of the own CTA."""
 SPACE_MODS = {
-    space: SPACE["S_" + (space or "generic").upper()] << 4 for space in ("", "global", "local", "shared", "const", "param")
+    space: SPACE["S_" + (space or "generic").upper()] << 4
+    for space in ("", "global", "local", "shared", "const", "param")
 }
-ORDER_MODS = {name: ORDER["O_" + name.upper()] << 8 for name in ("weak", "relaxed", "acquire", "release", "acq_rel", "volatile", "sc")}
+ORDER_MODS = {
+    name: ORDER["O_" + name.upper()] << 8
+    for name in ("weak", "relaxed", "acquire", "release", "acq_rel", "volatile", "sc")
+}
 SCOPE_MODS = {name: SCOPE["SC_" + name.upper()] << 12 for name in ("cta", "cluster", "gpu", "sys")}
 SCOPE_SLOT = choice("scope", "mods", SCOPE_MODS, default=0)
 
@@ -168,9 +172,14 @@ def _with_policy(form: Form, *handlers: Handler) -> tuple[Handler, ...]:
     return (*handlers, policy) if form.chosen.get("hint") else handlers
 
 
+def _scoped(form: Form) -> bool:
+    """A scope belongs to relaxed, acquire and release, and to nothing else."""
+    return bool(form.chosen.get("scope")) == (form.chosen.get("order", "") in ("relaxed", "acquire", "release"))
+
+
 def _ld(form: Form) -> Template | None:
     count = _count(form)
-    if count is None:
+    if count is None or not _scoped(form):
         return None
     space = SPACES[form["space"]]
     shape = _with_policy(form, _loaded(form["type"], count), memory("a", space))
@@ -180,7 +189,7 @@ def _ld(form: Form) -> Template | None:
 
 def _st(form: Form) -> Template | None:
     count = _count(form)
-    if count is None:
+    if count is None or not _scoped(form):
         return None
     space = SPACES[form["space"]]
     if space == "param":
@@ -223,7 +232,12 @@ def _load_parameter(shape: tuple[Handler, ...]) -> Custom:
         target = operands[0]
         if not isinstance(target, Register) or target.width != width:
             raise RefusedOperand("a call's result in a register of another width")
-        row[OP_AT], row[TYPE_AT], row[STYPE_AT], row[MODS_AT] = OP["MOV"], REGISTER_CLASS[width], REGISTER_CLASS[width], 0
+        row[OP_AT], row[TYPE_AT], row[STYPE_AT], row[MODS_AT] = (
+            OP["MOV"],
+            REGISTER_CLASS[width],
+            REGISTER_CLASS[width],
+            0,
+        )
         row[FIELD["d"]], row[FIELD["a"]] = context.register(target), offset
 
     return custom
@@ -245,7 +259,18 @@ def _store_parameter(kind: str, count: int) -> Custom:
 
 def _load_store_rules() -> None:
     orders = choice("order", "mods", {k: ORDER_MODS[k] for k in ("weak", "relaxed", "acquire", "volatile")}, default=0)
-    load_spaces = space_slot("", "global", "local", "shared", "shared::cta", "shared::cluster", "const", "param", "param::entry", "param::func")
+    load_spaces = space_slot(
+        "",
+        "global",
+        "local",
+        "shared",
+        "shared::cta",
+        "shared::cluster",
+        "const",
+        "param",
+        "param::entry",
+        "param::func",
+    )
     kinds = types(*_ELEMENTS)
     hints = [L1_EVICTION, L2_EVICTION, CACHE_HINT, L2_PREFETCH]
     rule("ld", [orders, SCOPE_SLOT, load_spaces, _CACHE_LOAD, *hints, _VECTOR, kinds], _ld, example="d, [a+4]")
@@ -283,7 +308,11 @@ _OPERATIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("or", ("b32", "b64")),
     ("xor", ("b32", "b64")),
 )
-_VECTOR_TYPES = {"v2": ("f32", "f16", "bf16", "f16x2", "bf16x2"), "v4": ("f32", "f16", "bf16", "f16x2", "bf16x2"), "v8": ("f16", "bf16")}
+_VECTOR_TYPES = {
+    "v2": ("f32", "f16", "bf16", "f16x2", "bf16x2"),
+    "v4": ("f32", "f16", "bf16", "f16x2", "bf16x2"),
+    "v8": ("f16", "bf16"),
+}
 
 
 def _atomic_operand(kind: str) -> str:
@@ -315,7 +344,10 @@ def _vector_atomic(reduction: bool) -> Builder:
         count, kind = int(form["vec"][1:]), _atomic_operand(form["type"])
         if count * TYPE_BYTES[kind] > 16:
             return None
-        handlers: list[Handler] = [memory("a", "global" if form["space"] else ""), vector_source(count, kind, second=True)]
+        handlers: list[Handler] = [
+            memory("a", "global" if form["space"] else ""),
+            vector_source(count, kind, second=True),
+        ]
         if not reduction:
             handlers.insert(0, vector_dest(count, kind, sinks=True))
         return make(
@@ -335,25 +367,40 @@ def _atomic_rules() -> None:
         names = ("relaxed", "release") if reduction else ("relaxed", "acquire", "release", "acq_rel")
         order = choice("order", "mods", {k: ORDER_MODS[k] for k in names}, default=ORDER_MODS["relaxed"])
         scope = choice("scope", "mods", SCOPE_MODS, default=SCOPE_MODS["gpu"])
-        common = [order, scope, spaces, CACHE_HINT]
+        common = [order, scope, spaces]
         example = "[a+4], b" if reduction else "d, [a+4], b"
+        vector_example = "[a], {b0, b1}" if reduction else "{d0, d1}, [a], {b0, b1}"
         for operation, kinds in _OPERATIONS:
             code = choice("operation", "mods", {operation: ATOM["A_" + operation.upper()]})
-            rule(mnemonic, [*common, code, types(*kinds)], _atomic(reduction, 1), example=example)
+            rule(mnemonic, [*common, code, CACHE_HINT, types(*kinds)], _atomic(reduction, 1), example=example)
         add = choice("operation", "mods", {"add": ATOM["A_ADD"]})
         noftz = Slot("noftz", {"noftz": {}})
         half = types("f16", "f16x2", "bf16", "bf16x2")
-        rule(mnemonic, [*common, add, noftz, half], _atomic(reduction, 1), example=example)
+        rule(mnemonic, [*common, add, noftz, CACHE_HINT, half], _atomic(reduction, 1), example=example)
         if not reduction:
             exchange = choice("operation", "mods", {"exch": ATOM["A_EXCH"]})
             swap = choice("operation", "mods", {"cas": ATOM["A_CAS"]})
-            rule("atom", [*common, exchange, types("b32", "b64", "b128")], _atomic(False, 1), example=example)
-            rule("atom", [*common, swap, types("b16", "b32", "b64", "b128")], _atomic(False, 2), example="d, [a], b, c")
+            rule(
+                "atom", [*common, exchange, CACHE_HINT, types("b32", "b64", "b128")], _atomic(False, 1), example=example
+            )
+            rule(
+                "atom",
+                [*common, swap, CACHE_HINT, types("b16", "b32", "b64", "b128")],
+                _atomic(False, 2),
+                example="d, [a], b, c",
+            )
         vectors = Slot("vec", {"v2": {}, "v4": {}, "v8": {}})
-        wide = [order, scope, space_slot("", "global"), CACHE_HINT, vectors]
+        wide = [order, scope, space_slot("", "global")]
         operations = choice("operation", "mods", {name: ATOM["A_" + name.upper()] for name in ("add", "min", "max")})
-        rule(mnemonic, [*wide, add, types("f32")], _vector_atomic(reduction), example="…")
-        rule(mnemonic, [*wide, operations, noftz, half], _vector_atomic(reduction), example="…")
+        rule(
+            mnemonic, [*wide, add, CACHE_HINT, vectors, types("f32")], _vector_atomic(reduction), example=vector_example
+        )
+        rule(
+            mnemonic,
+            [*wide, operations, noftz, CACHE_HINT, vectors, half],
+            _vector_atomic(reduction),
+            example=vector_example,
+        )
 
 
 # ---- instructions that only concern caches: counted, without effect
@@ -396,17 +443,22 @@ def _hint_rules() -> None:
             slots = [*word(level), *(word(space) if space else [])]
             rule("prefetch", slots, nop("NOP_PREFETCH", (checked_address(space),)), example="[a]")
     rule("prefetch", [*word("global"), Slot("level", {"L2::evict_last": {}, "L2::evict_normal": {}})],
-         nop("NOP_PREFETCH", (checked_address("global"),)), example="[a]") # fmt: skip
+         nop("NOP_PREFETCH", (checked_address("global"),)), example="[a]")  # fmt: skip
     rule("prefetchu", word("L1"), nop("NOP_PREFETCH", (checked_address(""),)), example="[a]")
     for space in ("", "param", "const"):
         slots = [*(word(space) if space else []), *word("tensormap")]
         rule("prefetch", slots, nop("NOP_PREFETCH", (checked_address(space),)), example="[a]")
     rule("applypriority", [optional("global", "global"), *word("L2::evict_normal")],
-         nop("NOP_PREFETCH", (checked_address(""), checked_value)), example="[a], 128") # fmt: skip
+         nop("NOP_PREFETCH", (checked_address(""), checked_value)), example="[a], 128")  # fmt: skip
     first = Slot("first", {f"L2::{p}": {} for p in ("evict_last", "evict_normal", "evict_first", "evict_unchanged")})
     second = optional("second", "L2::evict_first", "L2::evict_unchanged")
     fractional = Slot("kind", {"fractional": {}})
-    rule("createpolicy", [fractional, first, second, types("b64", slot="result")], _policy_template, example="d, 0f3F800000")
+    rule(
+        "createpolicy",
+        [fractional, first, second, types("b64", slot="result")],
+        _policy_template,
+        example="d, 0f3F800000",
+    )
     ranged = Slot("kind", {"range": {}})
     rule(
         "createpolicy",

@@ -66,12 +66,16 @@ def _mov(form: Form) -> Template:
         elif isinstance(origin, Special) and origin.name in CHANGING_SREGS:
             number, bytes_ = CHANGING_SREGS[origin.name]
             if bytes_ != width:
-                raise RefusedOperand(f"`{origin.name}` is a {8 * bytes_}-bit register, the instruction wants {8 * width} bits")
+                raise RefusedOperand(
+                    f"`{origin.name}` is a {8 * bytes_}-bit register, the instruction wants {8 * width} bits"
+                )
             row[OP_AT], row[IMM_AT] = OP["MOV_SREG"], number
         elif isinstance(origin, Special) and origin.name in PREDICATE_SREGS and kind == "pred":
             row[FIELD["a"]] = context.constant(0, 1)  # no kernel has explicit clusters: those are refused
         elif isinstance(origin, Name):
-            raise RefusedOperand(f"the address of `{origin.text}`: function pointers and undeclared names are not emulated")
+            raise RefusedOperand(
+                f"the address of `{origin.text}`: function pointers and undeclared names are not emulated"
+            )
         else:
             take_source(context, row, origin)
 
@@ -163,7 +167,11 @@ def _cvt_pack(form: Form) -> Template:
 def _conversion_rules() -> None:
     ftz, sat, relu = flag("ftz", "F_FTZ"), flag("sat", "F_SAT"), flag("relu", "F_RELU")
     satfinite = flag("satfinite", "F_SAT")
-    nearest, ieee, integral = rounding("rn", "rz", required=True), rounding(*_IEEE, required=True), rounding(*_INTEGRAL, required=True)
+    nearest, ieee, integral = (
+        rounding("rn", "rz", required=True),
+        rounding(*_IEEE, required=True),
+        rounding(*_INTEGRAL, required=True),
+    )
 
     def st(*names: str) -> Slot:
         return types(*names, slot="stype")

@@ -69,7 +69,9 @@ _SREG_REASONS = {
 class Context:
     """Register file, constants and symbols of the kernel that is being decoded."""
 
-    def __init__(self, params: Mapping[Variable, int], addresses: Mapping[Variable, int], module_variables: frozenset[Variable]):
+    def __init__(
+        self, params: Mapping[Variable, int], addresses: Mapping[Variable, int], module_variables: frozenset[Variable]
+    ):
         self.params = params
         """Kernel parameter → offset in the parameter block."""
         self.addresses = addresses
@@ -228,11 +230,17 @@ def immediate(operand: Integer | Real, type_name: str) -> int:
         if type_name == "pred":
             return 0xFFFF_FFFF if value else 0
         if type_name[0] not in "bus" or type_name.startswith("bf"):
-            raise RefusedOperand(f"the integer constant {value} as a .{type_name} value; write it as a floating-point constant")
+            raise RefusedOperand(
+                f"the integer constant {value} as a .{type_name} value; write it as a floating-point constant"
+            )
         if not -(1 << (8 * width - 1)) <= value < 1 << (8 * width):
             raise RefusedOperand(f"the constant {value} does not fit into {8 * width} bits")
         return value & ((1 << (8 * width)) - 1)
-    if width == operand.width and (type_name[0] in "bus" or type_name in ("f32", "f64")) and not type_name.startswith("bf"):
+    if (
+        width == operand.width
+        and (type_name[0] in "bus" or type_name in ("f32", "f64"))
+        and not type_name.startswith("bf")
+    ):
         return operand.bits
     if type_name == "f32":
         number: float = struct.unpack("<d", struct.pack("<Q", operand.bits))[0]

@@ -30,7 +30,9 @@ def _enumerations(text: str) -> dict[str, dict[str, int]]:
         for key, expression in re.findall(r"(\w+)\s*=\s*([^,}]+)", body):
             expression = expression.strip()
             shift = re.fullmatch(r"1u << (\d+)", expression)
-            values[key] = 1 << int(shift[1]) if shift else values[expression] if expression in values else int(expression)
+            values[key] = (
+                1 << int(shift[1]) if shift else values[expression] if expression in values else int(expression)
+            )
         enums[name] = values
     return enums
 
@@ -45,7 +47,8 @@ _IR_TEXT = (_HEADERS / "ir.hpp").read_text()
 _ENUMS = _enumerations(_FLAGS_TEXT) | _enumerations(_IR_TEXT)
 
 OP: Mapping[str, int] = {
-    name: index for index, name in enumerate(re.findall(r"^OP\((\w+)\)", (_HEADERS / "ops.def").read_text(), flags=re.M))
+    name: index
+    for index, name in enumerate(re.findall(r"^OP\((\w+)\)", (_HEADERS / "ops.def").read_text(), flags=re.M))
 }
 """Operation name → number, in the order of `ops.def`."""
 OP_NAMES: tuple[str, ...] = tuple(OP)

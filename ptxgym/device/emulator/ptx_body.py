@@ -372,7 +372,12 @@ class _BodyParser(Cursor):
         for cut in range(len(match[1]), len(token)):
             declared = scope.ranges.get(token[:cut])
             number = token[cut:]
-            if declared is not None and len(number) < 10 and int(number) < declared[1] and (number[0] != "0" or number == "0"):
+            if (
+                declared is not None
+                and len(number) < 10
+                and int(number) < declared[1]
+                and (number[0] != "0" or number == "0")
+            ):
                 register = Register(token, declared[0])
                 scope.names[token] = register
                 return register

@@ -222,7 +222,9 @@ class Cursor:
             self.expect("]")
         if not 0 <= count <= 1 << 34:
             self.fail(f"`{name}` has {count} elements")
-        initial, references, unsupported = bytearray(), [], None
+        initial = bytearray()
+        references: list[Reference] = []
+        unsupported: str | None = None
         if self.accept("="):
             initial, references, unsupported = self._initialiser(kind)
         size = count * TYPE_BYTES[kind]
@@ -237,7 +239,9 @@ class Cursor:
         )  # fmt: skip
 
     def _initialiser(self, kind: str) -> tuple[bytearray, list[Reference], str | None]:
-        data, references, unsupported, depth, width = bytearray(), [], None, 0, TYPE_BYTES[kind]
+        data, depth, width = bytearray(), 0, TYPE_BYTES[kind]
+        references: list[Reference] = []
+        unsupported: str | None = None
         while True:
             token = self.peek()
             if token == "{":
