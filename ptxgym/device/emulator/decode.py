@@ -1,7 +1,7 @@
 """PTX → `DecodedKernel`: closed decoding by grammar.
 
-Every instruction of a kernel is either one that the core executes exactly, or the kernel is refused before anything runs, with the
-form, the line and what to use instead.
+Every instruction of a kernel is either one that the core executes exactly, or the kernel is refused before anything
+runs, with the form, the line and what to use instead.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Grammar: mbarrier, cp.async, bulk and tensor copies. PTX ISA 9.7.9.25 to 9.7.9.27 and 9.7.13.15.
 
-Without clusters a `shared::cluster` address names the own CTA. Multicast, im2col, reductions and copies between CTAs are refused.
+Without clusters a `shared::cluster` address names the own CTA. Multicast, im2col, reductions and copies between CTAs
+are refused.
 """
 
 from __future__ import annotations
@@ -355,8 +356,12 @@ def _bulk_rules() -> None:
         nop("NOP_PREFETCH", (checked_address("global"), checked_value)),
         example="[a], 128",
     )
-    rule("cp", [*head, *word("prefetch", "L2", "global", "L2::cache_hint")],
-         nop("NOP_PREFETCH", (checked_address("global"), checked_value, policy)), example="[a], 128, policy")  # fmt: skip
+    rule(
+        "cp",
+        [*head, *word("prefetch", "L2", "global", "L2::cache_hint")],
+        nop("NOP_PREFETCH", (checked_address("global"), checked_value, policy)),
+        example="[a], 128, policy",
+    )
     tensor = [*head, *word("tensor"), rank]
     rule(
         "cp",

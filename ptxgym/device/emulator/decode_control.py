@@ -1,4 +1,7 @@
-"""Grammar: branches, calls of printf and assert, warp collectives, CTA barriers, fences, hints. PTX ISA 9.7.12, 9.7.13, 9.7.19."""
+"""Grammar: branches, calls of printf and assert, warp collectives, CTA barriers, fences, hints.
+
+PTX ISA 9.7.12 (control), 9.7.13 (synchronisation), 9.7.19 (miscellaneous).
+"""
 
 from __future__ import annotations
 
@@ -75,7 +78,7 @@ def _control_rules() -> None:
     )
     rule("ret", [uni], lambda f: make("EXIT", f, (), family="control"), note="a kernel's ret ends the thread")
     for mnemonic in ("exit", "trap", "brkpt"):
-        rule(mnemonic, [], lambda f, op=mnemonic.upper(): make(op, f, (), family="control"))  # type: ignore[misc]
+        rule(mnemonic, [], lambda f, op=mnemonic: make(op.upper(), f, (), family="control"))  # type: ignore[misc]
     rule(
         "nanosleep",
         [types("u32")],

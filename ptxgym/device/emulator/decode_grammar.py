@@ -1,8 +1,8 @@
 """The grammar of accepted instructions: rules of modifier slots, matched against an opcode.
 
-A form is accepted only if every modifier fits exactly one slot of a rule and every required slot is filled; everything else is
-`NotEmulated`. Modifiers may come in any order, except that slots with common alternatives (such as two types) are filled from
-left to right.
+A form is accepted only if every modifier fits exactly one slot of a rule and every required slot is filled; everything
+else is `NotEmulated`. Modifiers may come in any order, except that slots with common alternatives (such as two types)
+are filled from left to right.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ Custom = Callable[["Context", Row, tuple[Operand, ...]], None]
 """Does the same for all operands at once, where they depend on each other."""
 
 FAMILIES = (
-    "wgmma", "tma", "mma.sync", "ldmatrix", "stmatrix", "mbarrier", "cp.async", "barrier", "fence", "fma", "hfma2", "fmul", "dp4a",
-    "alu", "cvt", "ld", "st", "atom", "warp", "control", "call", "hint",
+    "wgmma", "tma", "mma.sync", "ldmatrix", "stmatrix", "mbarrier", "cp.async", "barrier", "fence", "fma", "hfma2",
+    "fmul", "dp4a", "alu", "cvt", "ld", "st", "atom", "warp", "control", "call", "hint",
 )  # fmt: skip
-"""Names of `DecodedKernel.families`. `hfma2`: packed half arithmetic; `fmul`: float multiplication that a compiler could fuse."""
+"""Names of `DecodedKernel.families`. `hfma2`: packed half fma; `fmul`: float multiplication."""
 
 
 class NotEmulated(PtxgymError):
@@ -160,7 +160,8 @@ def rule(opcode: str, slots: Iterable[Slot], build: Builder, *, note: str = "", 
 # ---- slots
 
 T_CODE: Mapping[str, int] = {
-    "pred": TYPE["T_PRED"], "b8": TYPE["T_U8"], "b16": TYPE["T_U16"], "b32": TYPE["T_U32"], "b64": TYPE["T_U64"], "b128": TYPE["T_B128"],
+    "pred": TYPE["T_PRED"], "b8": TYPE["T_U8"], "b16": TYPE["T_U16"], "b32": TYPE["T_U32"], "b64": TYPE["T_U64"],
+    "b128": TYPE["T_B128"],
     **{name: TYPE["T_" + name.upper()] for name in (
         "u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "f16", "f16x2", "bf16", "bf16x2", "f32", "f64", "tf32",
         "e4m3", "e5m2", "e4m3x2", "e5m2x2")},

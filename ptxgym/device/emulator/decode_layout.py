@@ -1,4 +1,4 @@
-"""Where a kernel's variables live: shared memory from `SMEM_BASE`, the local depot, the parameter block, module symbols."""
+"""Where a kernel's variables live: shared memory, the local depot, the parameter block, module symbols."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def dimensions(values: tuple[int, ...] | None) -> tuple[int, int, int] | None:
 def lay_out(function: Function) -> Layout:
     """Place the variables of `function`: those it declares, and the module's shared variables that it names.
 
-    Static shared variables come first, in the order of their declaration; every dynamic (`.extern`) array begins where they
-    end, rounded up to the largest alignment that a dynamic array asks for.
+    Static shared variables come first, in the order of their declaration; every dynamic (`.extern`) array begins where
+    they end, rounded up to the largest alignment that a dynamic array asks for.
     """
     parameters, param_bytes = _parameters(function)
     declared = function.body.variables

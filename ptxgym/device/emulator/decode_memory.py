@@ -47,8 +47,8 @@ from ptxgym.device.emulator.ir import ATOM, FEATURE, NOP_REASON, OP, ORDER, SCOP
 from ptxgym.device.emulator.ptx import TYPE_BYTES, Integer, Memory, Operand, Real, Register, Sink, Symbol
 
 SPACES = {
-    "": "", "global": "global", "local": "local", "shared": "shared", "shared::cta": "shared", "shared::cluster": "shared",
-    "const": "const", "param": "param", "param::entry": "param", "param::func": "param",
+    "": "", "global": "global", "local": "local", "shared": "shared", "shared::cta": "shared",
+    "shared::cluster": "shared", "const": "const", "param": "param", "param::entry": "param", "param::func": "param",
 }  # fmt: skip
 """State-space modifier → state space. Without clusters, a cluster-shared address is one of the own CTA."""
 SPACE_MODS = {
@@ -202,7 +202,7 @@ def _st(form: Form) -> Template | None:
 
 
 def call_parameter(context: Context, operand: Operand) -> tuple[int, int] | None:
-    """Hidden register and width of `[param]`, a .param variable that a call sequence declares; None for any other address."""
+    """Hidden register and width of `[param]`, a parameter of a call; None for any other address."""
     if not isinstance(operand, Memory) or not isinstance(operand.base, Symbol):
         return None
     variable = operand.base.variable

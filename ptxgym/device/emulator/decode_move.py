@@ -36,7 +36,8 @@ from ptxgym.device.emulator.ir import FLAG, OP, SPACE, TYPE
 from ptxgym.device.emulator.ptx import TYPE_BYTES, Name, Operand, Register, Sink, Special, Vector
 
 _MOV_TYPES = (
-    "pred", "b16", "b32", "b64", "b128", "u16", "u32", "u64", "s16", "s32", "s64", "f16", "bf16", "f16x2", "bf16x2", "f32", "f64",
+    "pred", "b16", "b32", "b64", "b128", "u16", "u32", "u64", "s16", "s32", "s64", "f16", "bf16", "f16x2", "bf16x2",
+    "f32", "f64",
 )  # fmt: skip
 _UNSIGNED_OF_BYTES = {1: "b8", 2: "b16", 4: "b32", 8: "b64", 16: "b128"}
 REGISTER_CLASS = {2: TYPE["T_U16"], 4: TYPE["T_U32"], 8: TYPE["T_U64"], 16: TYPE["T_B128"]}
@@ -109,7 +110,7 @@ _INTEGRAL = ("rni", "rzi", "rmi", "rpi")
 
 
 def _wide_enough(field: str, kind: str) -> Handler:
-    """An operand of cvt: a register at least as wide as its type; says in `imm` (low byte d, next byte a) where it is wider."""
+    """An operand of cvt: a register at least as wide as its type; where it is wider, its class goes into `imm`."""
     at, width = FIELD[field], TYPE_BYTES[kind]
     shift = 0 if field == "d" else 8
 
@@ -219,7 +220,8 @@ def _relu() -> list[Slot]:
 # ---- addresses
 
 _SPACES = {
-    "const": SPACE["S_CONST"] << 4, "global": SPACE["S_GLOBAL"] << 4, "local": SPACE["S_LOCAL"] << 4, "shared": SPACE["S_SHARED"] << 4,
+    "const": SPACE["S_CONST"] << 4, "global": SPACE["S_GLOBAL"] << 4, "local": SPACE["S_LOCAL"] << 4,
+    "shared": SPACE["S_SHARED"] << 4,
     "shared::cta": SPACE["S_SHARED"] << 4, "shared::cluster": SPACE["S_SHARED"] << 4, "param": SPACE["S_PARAM"] << 4,
     "param::entry": SPACE["S_PARAM"] << 4,
 }  # fmt: skip

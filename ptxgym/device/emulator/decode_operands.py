@@ -1,7 +1,7 @@
 """Operands → places in the register file: registers, constants, special registers, addresses, vectors.
 
-`Context` is the one mutable thing while a kernel is decoded. A handler made by `dest`, `source`, `memory` (…) checks one operand's
-kind and width and enters it into the instruction's row; whatever it does not know is a `RefusedOperand`.
+`Context` is the one mutable thing while a kernel is decoded. A handler made by `dest`, `source`, … checks one
+operand's kind and width and enters it into the instruction's row; whatever it does not know is a `RefusedOperand`.
 """
 
 from __future__ import annotations
@@ -44,15 +44,19 @@ _LANES = 32
 _SLOT_BYTES = {2: 4 * _LANES, 4: 4 * _LANES, 8: 8 * _LANES, 16: 16 * _LANES}
 _PRED_BYTES = 4
 
+_AXES = ("tid", "ntid", "ctaid", "nctaid", "clusterid", "nclusterid", "cluster_ctaid", "cluster_nctaid")
+_WORDS = (
+    "laneid", "warpid", "nwarpid", "smid", "nsmid", "lanemask_eq", "lanemask_le", "lanemask_lt", "lanemask_ge",
+    "lanemask_gt", "cluster_ctarank", "cluster_nctarank",
+)  # fmt: skip
 FIXED_SREGS: Mapping[str, tuple[int, int]] = {
-    **{f"%{name}.{axis}": (SREG[f"SR_{name.upper()}_{axis.upper()}"], 4)
-       for name in ("tid", "ntid", "ctaid", "nctaid", "clusterid", "nclusterid", "cluster_ctaid", "cluster_nctaid") for axis in "xyz"},
-    **{f"%{name}": (SREG[f"SR_{name.upper()}"], 4) for name in (
-        "laneid", "warpid", "nwarpid", "smid", "nsmid", "lanemask_eq", "lanemask_le", "lanemask_lt", "lanemask_ge", "lanemask_gt",
-        "cluster_ctarank", "cluster_nctarank")},
-    "%total_smem_size": (SREG["SR_TOTAL_SMEM"], 4), "%dynamic_smem_size": (SREG["SR_DYNAMIC_SMEM"], 4),
-    "%aggr_smem_size": (SREG["SR_AGGR_SMEM"], 4), "%gridid": (SREG["SR_GRIDID"], 8),
-}  # fmt: skip
+    **{f"%{name}.{axis}": (SREG[f"SR_{name.upper()}_{axis.upper()}"], 4) for name in _AXES for axis in "xyz"},
+    **{f"%{name}": (SREG[f"SR_{name.upper()}"], 4) for name in _WORDS},
+    "%total_smem_size": (SREG["SR_TOTAL_SMEM"], 4),
+    "%dynamic_smem_size": (SREG["SR_DYNAMIC_SMEM"], 4),
+    "%aggr_smem_size": (SREG["SR_AGGR_SMEM"], 4),
+    "%gridid": (SREG["SR_GRIDID"], 8),
+}
 """Special registers that do not change while a kernel runs: (`enum Sreg`, bytes). PTX ISA 10."""
 CHANGING_SREGS: Mapping[str, tuple[int, int]] = {
     "%clock": (SREG["SR_CLOCK"], 4), "%clock_hi": (SREG["SR_CLOCK_HI"], 4), "%clock64": (SREG["SR_CLOCK64"], 8),

@@ -48,7 +48,8 @@ _CASES: tuple[tuple[str, Test, str], ...] = (
     ("mma", lambda m: True, "emulated shapes: m16n8k8 and m16n8k16 (f16, bf16), m16n8k4 and m16n8k8 (tf32), "
      "m8n8k16, m16n8k16 and m16n8k32 (s8, u8)"),
     ("wgmma", lambda m: any(x.startswith("sp") for x in m), "sparse matrix instructions are not emulated"),
-    ("wgmma", lambda m: "mma_async" in m, "emulated: m64nNk16 with f16 or bf16 operands and f32 (f16: also f16) accumulators"),
+    ("wgmma", lambda m: "mma_async" in m,
+     "emulated: m64nNk16 with f16 or bf16 operands, accumulators f32 (or f16 with f16 operands)"),
     ("shfl", lambda m: "sync" not in m, "without .sync it does not exist on sm_70 and later; use shfl.sync"),
     ("vote", lambda m: "sync" not in m, "without .sync it does not exist on sm_70 and later; use vote.sync"),
     ("ld", lambda m: "mmio" in m, "memory-mapped input and output is not emulated"),
@@ -72,5 +73,5 @@ def reason_for(opcode: str, modifiers: Sequence[str]) -> str:
         if name == opcode and test(modifiers):
             return reason
     if opcode in RULES:
-        return f"this combination of modifiers is not emulated; `ptxgym.device.emulator.forms` lists what `{opcode}` accepts"
+        return f"this combination of modifiers is not emulated, others of {opcode} are"
     return "this instruction is not emulated"

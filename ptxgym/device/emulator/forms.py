@@ -1,14 +1,16 @@
 """What the emulator accepts and refuses, in words: checks of whole modules, failures, and the grammar as a list.
 
-`check_module` serves `ptxgym corpus`; `refusal` turns a typed error of the decoder into the `Failure` that an agent reads.
+`check_module` serves `ptxgym corpus`; `refusal` turns a typed error of the decoder into the `Failure` that an agent
+reads.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ptxgym.device.emulator import decode  # fills the grammar
+from ptxgym.device.emulator import decode
 from ptxgym.device.emulator.decode_grammar import RULES, NotEmulated
+from ptxgym.device.emulator.ir import DecodedKernel
 from ptxgym.device.emulator.ptx import PtxSyntaxError, parse_module
 from ptxgym.verdict import Diagnostic, Failure, Severity, Stage, Status
 
@@ -87,7 +89,7 @@ def refusal(kernel: str, error: NotEmulated | PtxSyntaxError) -> Failure:
     )
 
 
-def decode_kernels(module: decode.DecodedModule, names: tuple[str, ...]) -> dict[str, decode.DecodedKernel] | Failure:
+def decode_kernels(module: decode.DecodedModule, names: tuple[str, ...]) -> dict[str, DecodedKernel] | Failure:
     """Decode the kernels that a plan launches.
 
     Returns the first refusal as a `Failure`; its diagnostics list every refused form of that kernel, at most 20.

@@ -71,7 +71,8 @@ SMEM_BASE = _CONSTANTS["SMEM_BASE"]
 PARAM_WINDOW = _CONSTANTS["PARAM_WINDOW"]
 
 INST_FIELDS = (
-    ("op", "<u2"), ("type", "u1"), ("stype", "u1"), ("flags", "<u4"), ("mods", "<u4"), ("guard", "<i4"), ("guard_not", "<u4"),
+    ("op", "<u2"), ("type", "u1"), ("stype", "u1"), ("flags", "<u4"), ("mods", "<u4"),
+    ("guard", "<i4"), ("guard_not", "<u4"),
     ("d", "<i4"), ("d2", "<i4"), ("a", "<i4"), ("b", "<i4"), ("c", "<i4"), ("e", "<i4"),
     ("vec", "<i4"), ("nvec", "<i4"), ("vec2", "<i4"), ("nvec2", "<i4"), ("target", "<i4"), ("imm", "<i8"),
 )  # fmt: skip
@@ -165,7 +166,7 @@ class DecodedKernel:
     thread_multiply_adds: NDArray[np.int64]
     """Per instruction: multiply-adds of one thread's execution (fma 1, hfma2 2)."""
     warp_multiply_adds: NDArray[np.int64]
-    """Per instruction: multiply-adds of one warp's execution (mma.sync m16n8k16 2048; wgmma m64nNk16 a quarter of 64·N·16)."""
+    """Per instruction: multiply-adds of one warp's execution (mma.sync m16n8k16: 2048; wgmma m64nNk16: 64·N·16 ÷ 4)."""
     lines: NDArray[np.int32]
     """Per instruction: line of the submission's own source; 0 where it has none."""
     relocations: tuple[Relocation, ...]

@@ -1,7 +1,8 @@
-"""PTX text → `Module`: a tokeniser and a statement parser for whole modules as nvcc prints them, inline assembly included.
+"""PTX text → `Module`: a tokeniser and a statement parser for modules as nvcc prints them, inline assembly included.
 
-`parse_module` reads the module level and finds the functions; a function's body is parsed by `Function.body` on first use, so that
-only the kernels of a plan cost time. Malformed text raises `PtxSyntaxError` with the line of the PTX, and nothing else.
+`parse_module` reads the module level and finds the functions; a function's body is parsed by `Function.body` on first
+use, so that only the kernels of a plan cost time.
+Malformed text raises `PtxSyntaxError` with the line of the PTX, and nothing else.
 
 Source: PTX ISA 9.0 sections 4 (syntax), 5 (state spaces, types, variables), 6 (operands) and 11 (directives).
 """
@@ -117,7 +118,7 @@ class Group(NamedTuple):
 
 
 class Name:
-    """A label, a function, or a name that nothing declares; `index` is the label's instruction once the body is parsed."""
+    """A label, a function or an undeclared name; `index` is the label's instruction once the body is parsed."""
 
     __slots__ = ("index", "targets", "text")
 
@@ -241,7 +242,7 @@ class Module:
 
 # ---- tokens
 
-# `.loc` and everything after it on its line is one token; an unknown character is a token of its own, hence an error later.
+# `.loc` and the rest of its line is one token; an unknown character is a token of its own, hence an error later.
 _TOKEN = re.compile(
     r"""(?:\s++|//[^\n]*+|/\*(?:[^*]|\*(?!/))*+\*/)*+
     ( \.loc[ \t][^\n]*+
@@ -298,8 +299,8 @@ def parse_module(text: str, source: str | None = None) -> Module:
 
     Args:
         text: The whole module.
-        source: Path or file name of the submission; lines are reported in that file. By default the first `.file` that ends
-            in `.cu`, else the first.
+        source: Path or file name of the submission; lines are reported in that file. By default the first `.file` that
+            ends in `.cu`, else the first.
 
     Raises:
         PtxSyntaxError: if the text is not PTX.

@@ -292,7 +292,7 @@ class _BodyParser(Cursor):
             return Not(self._lookup(self.tokens[self.at - 1]))
         if first in _CONSTANT_START or token == "WARP_SZ":
             return self._constant()
-        self.fail(f"expected an operand, found `{token[:60]}`")
+        return self.fail(f"expected an operand, found `{token[:60]}`")
 
     def _constant(self) -> Operand:
         start, negative = self.at, False

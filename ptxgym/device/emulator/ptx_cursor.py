@@ -146,7 +146,7 @@ class Cursor:
                 return number.value
         elif token == "WARP_SZ":
             return 32
-        self.fail(f"expected an integer constant, found `{token[:60]}`", self.at - 1)
+        return self.fail(f"expected an integer constant, found `{token[:60]}`", self.at - 1)
 
     def number(self, token: str) -> Integer | Real:
         """`parse_number` with the place in the message."""
@@ -182,7 +182,7 @@ class Cursor:
     # ---- declarations
 
     def variables(self, space: str, extern: bool = False) -> list[Variable]:
-        """Take the declaration that follows `.space`: alignment, type, names, array bounds, initialisers. Stops before `;`."""
+        """Take the declaration after `.space`: alignment, type, names, bounds, initialisers. Stops before `;`."""
         align, kind = 0, ""
         while self.peek()[0] == ".":
             token = self.take()[1:]
