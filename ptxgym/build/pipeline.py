@@ -20,21 +20,24 @@ from ptxgym.build.nvcc import Products, compile_unit, flags
 from ptxgym.build.resources import kernel_resources
 from ptxgym.build.text import blank_comments
 from ptxgym.build.toolchain import find_toolchain
+from ptxgym.build.unconfined import foreign_file_in, has_host_assembly
 from ptxgym.cache import Cache
 from ptxgym.errors import InfrastructureError, ToolchainError
-from ptxgym.sandbox import Completed
+from ptxgym.sandbox import Completed, isolation
 from ptxgym.verdict import Diagnostic, Failure, Severity, Stage, Status
 
 BUILD_REVISION = 1
 """Part of every key; raise it when the same text gives another Build."""
 MAX_OUTPUT_BYTES = 64 << 20
 """Largest library, cubin or PTX of a submission."""
-MAX_TEXT_BYTES = 1 << 20
-"""A guard for callers that skipped `submission.check_text`."""
 
 _KIND = "build"
 _SELF_CONTAINED = (
     "a submission is one self-contained file that may include only CUDA's and the C++ compiler's own headers"
+)
+_HOST_ASM = (
+    "The file holds inline assembly outside __device__ and __global__ functions. On this machine, where the compiler's "
+    "view of the file system cannot be restricted, that is refused."
 )
 _FOREIGN = re.compile(
     r"fatal error: (?P<a>[^\n]+?): (?:Permission denied|No such file or directory|Is a directory|Not a directory)"
@@ -84,7 +87,7 @@ def build(
     Returns:
         The build, or a `Failure` of stage `build` with one of the codes `build.syntax`, `build.ptxas`,
         `build.foreign_include`, `build.no_entry`, `build.wrong_signature`, `build.timeout`, `build.memory`,
-        `build.too_large_output`, `build.crash`.
+        `build.too_large_output`, `build.host_asm`, `build.crash`.
 
     Raises:
         ToolchainError: if there is no usable CUDA or C++ compiler.
@@ -97,15 +100,19 @@ def build(
     found = cache.get(_KIND, key)
     if found is not None:
         return _load(found, key, arch)
-    foreign = _literal_foreign_path(text)
+    unconfined = isolation().filesystem == "none"
+    foreign = _literal_foreign_path(text) or (foreign_file_in(text) if unconfined else None)
     if foreign is not None:
-        return foreign
+        return _foreign(foreign, text)
     with cache.staging() as folder:
         job, product = folder / "job", folder / "product"
         job.mkdir()
         product.mkdir()
         view = compiler_files(toolchain, host, host_version, cache)
         products = compile_unit(toolchain, host, view, entry.translation_unit(text, declaration), arch, job, timeout_s)
+        preprocessed = job / "kernel.cpp4.ii"  # of the host pass
+        if unconfined and preprocessed.exists() and has_host_assembly(preprocessed.read_text(errors="replace")):
+            return _failure("build.host_asm", _HOST_ASM, ())
         failure, report = _judge(products, text, declaration, timeout_s)
         if failure is not None:
             return failure
@@ -291,12 +298,12 @@ def _wrong_signature(text: str, declaration: str) -> Failure:
     )
 
 
-def _literal_foreign_path(text: str) -> Failure | None:
-    """Refuse absolute and upward paths before anything is opened, so that the answer does not tell what exists."""
+def _literal_foreign_path(text: str) -> str | None:
+    """Find absolute and upward paths before anything is opened, so that the answer does not tell what exists."""
     for match in _LITERAL_PATH.finditer(blank_comments(text)):
         path = match.group(1) or match.group(2)
         if path.startswith(("/", "~")) or ".." in path.split("/"):
-            return _foreign(path, text)
+            return path
     return None
 
 
@@ -324,5 +331,7 @@ def _failure(code: str, message: str, diagnostics: tuple[Diagnostic, ...]) -> Fa
     return Failure(stage=Stage.BUILD, status=status, code=code, message=message, diagnostics=diagnostics)
 
 
-_POLICY = frozenset({"build.foreign_include", "build.no_entry", "build.wrong_signature", "build.too_large_output"})
+_POLICY = frozenset(
+    {"build.foreign_include", "build.no_entry", "build.wrong_signature", "build.too_large_output", "build.host_asm"}
+)
 """Codes of files that are C++ but not what a submission may be: status `rejected`, the rest `compile_error`."""
