@@ -1,4 +1,4 @@
-"""Cases of the conformance kernels: what runs on a GPU to make the golden file, and on the emulator to be compared with it."""
+"""Cases of the conformance kernels: run on a GPU to make the golden file, and on the emulator to be compared."""
 
 from __future__ import annotations
 
@@ -11,9 +11,20 @@ from numpy.typing import NDArray
 
 SWIZZLES = ("NONE", "32B", "64B", "128B")
 DATA_TYPES = (
-    "UINT8", "UINT16", "UINT32", "INT32", "UINT64", "INT64", "FLOAT16", "FLOAT32", "FLOAT64", "BFLOAT16", "FLOAT32_FTZ",
-    "TFLOAT32", "TFLOAT32_FTZ",
-)  # fmt: skip
+    "UINT8",
+    "UINT16",
+    "UINT32",
+    "INT32",
+    "UINT64",
+    "INT64",
+    "FLOAT16",
+    "FLOAT32",
+    "FLOAT64",
+    "BFLOAT16",
+    "FLOAT32_FTZ",
+    "TFLOAT32",
+    "TFLOAT32_FTZ",
+)
 FILLS = ("NONE", "NAN_REQUEST_ZERO_FMA")
 ELEMENT_BYTES = dict(zip(DATA_TYPES, (1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4), strict=True))
 DESCRIPTOR_SWIZZLE = {"NONE": 0, "128B": 1, "64B": 2, "32B": 3}
@@ -103,9 +114,21 @@ class Case:
             pad = (1,) * (5 - m.rank)
             spec = struct.pack(
                 "<i5I9Q10I",
-                ("in", "out").index(m.over), m.offset, DATA_TYPES.index(m.type), m.rank, SWIZZLES.index(m.swizzle), FILLS.index(m.fill),
-                *m.dims, *pad, *m.byte_strides, *(0,) * (4 - len(m.byte_strides)), *m.box, *pad, *m.steps, *pad,
-            )  # fmt: skip
+                ("in", "out").index(m.over),
+                m.offset,
+                DATA_TYPES.index(m.type),
+                m.rank,
+                SWIZZLES.index(m.swizzle),
+                FILLS.index(m.fill),
+                *m.dims,
+                *pad,
+                *m.byte_strides,
+                *(0,) * (4 - len(m.byte_strides)),
+                *m.box,
+                *pad,
+                *m.steps,
+                *pad,
+            )
         return head + self.params()[8:] + spec + self.input
 
 
@@ -126,14 +149,39 @@ def small_integers(count: int, seed: int, kind: str) -> bytes:
     return (bf16(values) if kind == "bf16" else values.astype(np.float16).view(np.uint16)).tobytes()
 
 
+def special_floats(count: int) -> bytes:
+    """Words around what a conversion may change: ties of tf32, subnormals, infinities, NaNs, both signs."""
+    words = [0, 1, 0x1FFF, 0x7FFFFF, 0x400000, 0x800000, 0x7F800000, 0x7F800001, 0x7FC00000, 0x7FFFFFFF, 0x7F7FFFFF]
+    words += [0x7F7FE000, 0x7F7FF000]
+    words += [0x3F800000 | low | odd << 13 for low in (0xFFF, 0x1000, 0x1001, 0x1FFF) for odd in (0, 1)]
+    words += [low | odd << 13 for low in (0xFFF, 0x1000, 0x1001) for odd in (0, 1)]
+    both = np.array(words + [w | 0x80000000 for w in words], np.uint32)
+    rest = np.random.default_rng(9).integers(0, 2**32, count - len(both), dtype=np.uint32)
+    return np.concatenate([both, rest]).tobytes()
+
+
 # ---- copies
 
 
-def load(name: str, m: Map, coords: tuple[int, ...], *, offset: int = 0, expected: int | None = None, dump: int = 8192,
-         kernel: str = "", seed: int = 1, probe: bool = False, extra: int = 0) -> Case:  # fmt: skip
-    args = (offset, m.box_bytes if expected is None else expected, dump, *coords, *(0,) * (5 - len(coords)), 16 + dump)
-    source = random_bytes(m.offset + m.tensor_bytes, seed)
-    return Case(name, kernel or f"tensor_load_{m.rank}", 128, source, 16 + dump + extra, args, map=m, probe=probe)
+def load(
+    name: str,
+    m: Map,
+    coords: tuple[int, ...],
+    *,
+    offset: int = 0,
+    expected: int | None = None,
+    kernel: str = "",
+    source: bytes = b"",
+    seed: int = 1,
+) -> Case:
+    """A box into shared memory, of which what the box takes and the next 128 bytes are dumped."""
+    pitch = m.box[0] * m.element_bytes if m.swizzle == "NONE" else int(m.swizzle[:-1])
+    dump = offset + -(-int(np.prod(m.counts[1:])) * pitch // 128) * 128 + 128
+    map_at = -(-(16 + dump) // 128) * 128
+    args = (offset, m.box_bytes if expected is None else expected, dump, *coords, *(0,) * (5 - len(coords)), map_at)
+    out_bytes = map_at + 128 if kernel else 16 + dump
+    source = source or random_bytes(m.offset + m.tensor_bytes, seed)
+    return Case(name, kernel or f"tensor_load_{m.rank}", 128, source, out_bytes, args, map=m)
 
 
 def store(name: str, m: Map, coords: tuple[int, ...], *, offset: int = 0, seed: int = 2, image: int = 8192) -> Case:
@@ -154,22 +202,24 @@ def copy_cases() -> Iterator[Case]:
     for swizzle, inner in (("32B", 8), ("64B", 8), ("64B", 16), ("128B", 8), ("128B", 16), ("128B", 32), ("128B", 48)):
         yield load(f"load/narrow/{swizzle}/{inner}", Map(dims, (inner, 12), swizzle=swizzle), (8, 3))
         yield store(f"store/narrow/{swizzle}/{inner}", Map(dims, (inner, 12), swizzle=swizzle, over="out"), (8, 3))
-    for name, coords in (
-        ("low", (-24, -5)),
-        ("high", (120, 40)),
-        ("corner", (-24, 40)),
-        ("outside", (160, 0)),
-        ("far", (-64, -16)),
-    ):
+    places = {"low": (-24, -5), "high": (120, 40), "corner": (-24, 40), "outside": (160, 0), "far": (-64, -16)}
+    for name, coords in {**places, "low0": (-24, 3), "low1": (8, -5)}.items():
         yield load(f"load/clip/{name}", Map(dims, (64, 16), swizzle="128B"), coords)
         yield store(f"store/clip/{name}", Map(dims, (64, 16), swizzle="128B", over="out"), coords)
+    # The innermost coordinate must be a multiple of 16 bytes.
+    yield load("load/coordinate/4bytes", Map(dims, (64, 16), swizzle="128B"), (2, 3))
+    yield load("load/coordinate/8bytes", Map(dims, (64, 16)), (4, 3))
+    yield load("load/coordinate/negative", Map(dims, (64, 16)), (-4, 3))
+    yield store("store/coordinate/8bytes", Map(dims, (64, 16), over="out"), (4, 3))
     for kind in ("BFLOAT16", "FLOAT16", "FLOAT32", "FLOAT64", "TFLOAT32", "FLOAT32_FTZ", "TFLOAT32_FTZ"):
         inner = 128 // ELEMENT_BYTES[kind]
         m = Map((inner * 2, 24), (inner, 8), type=kind, fill=FILLS[1], swizzle="128B")
         yield load(f"load/nan/{kind}", m, (inner + inner // 2, 20))
     for kind in DATA_TYPES:
-        inner = 64 // ELEMENT_BYTES[kind]
-        yield load(f"load/type/{kind}", Map((inner * 2, 32), (inner, 24), type=kind), (4, 5))
+        inner, unit = 64 // ELEMENT_BYTES[kind], 16 // ELEMENT_BYTES[kind]
+        yield load(f"load/type/{kind}", Map((inner * 2, 32), (inner, 24), type=kind), (unit, 5))
+    for kind in ("FLOAT32", "FLOAT32_FTZ", "TFLOAT32", "TFLOAT32_FTZ"):
+        yield load(f"load/special/{kind}", Map((32, 8), (32, 8), type=kind), (0, 0), source=special_floats(256))
     for steps in ((1, 2), (1, 3), (1, 8)):
         m = Map(dims, (32, 16), swizzle="64B", element_strides=steps)
         yield load(f"load/steps/{steps[1]}", m, (16, 1))
@@ -178,28 +228,35 @@ def copy_cases() -> Iterator[Case]:
         yield store(
             f"store/steps/{steps[1]}", Map(dims, (32, 16), swizzle="64B", element_strides=steps, over="out"), (16, 1)
         )
-    yield load("load/steps/inner", Map(dims, (32, 4), element_strides=(2, 1)), (16, 1), probe=True)
+    yield load("load/steps/inner", Map(dims, (32, 4), element_strides=(2, 1)), (16, 1))
     yield load("load/1d", Map((1000,), (128,)), (40,))
     yield load("load/1d/clip", Map((1000,), (128,)), (936,))
     yield store("store/1d", Map((1000,), (128,), over="out"), (40,))
     shape3, shape4, shape5 = (40, 12, 9), (24, 7, 6, 5), (16, 5, 4, 3, 6)
-    yield load("load/3d", Map(shape3, (32, 5, 3), swizzle="64B"), (3, 4, 2))
-    yield load("load/3d/clip", Map(shape3, (32, 5, 3), swizzle="64B"), (-3, 9, 7))
+    yield load("load/3d", Map(shape3, (32, 5, 3), swizzle="64B"), (8, 4, 2))
+    yield load("load/3d/clip", Map(shape3, (32, 5, 3), swizzle="64B"), (-8, 9, 7))
     yield load("load/3d/steps", Map(shape3, (32, 5, 7), element_strides=(1, 2, 3)), (8, 1, 1))
-    yield load("load/3d/strided", Map((24, 5, 4), (16, 4, 3), strides=(64, 480), swizzle="32B"), (4, 1, 1))
+    yield load("load/3d/strided", Map((24, 5, 4), (16, 4, 3), strides=(64, 480), swizzle="32B"), (16, 1, 1))
     yield store("store/3d", Map(shape3, (32, 5, 3), swizzle="64B", over="out"), (8, 4, 2))
-    yield load("load/4d", Map(shape4, (16, 3, 2, 4), swizzle="32B"), (2, 1, 3, 0))
+    yield load("load/4d", Map(shape4, (16, 3, 2, 4), swizzle="32B"), (8, 1, 3, 0))
     yield load("load/4d/clip", Map(shape4, (16, 3, 2, 4), swizzle="32B"), (16, -1, 5, 3))
     yield store("store/4d", Map(shape4, (16, 3, 2, 4), swizzle="32B", over="out"), (8, 1, 3, 0))
     yield load("load/5d", Map(shape5, (16, 2, 3, 2, 4), swizzle="32B"), (0, 1, 0, 1, 2))
-    yield load("load/5d/clip", Map(shape5, (16, 2, 3, 2, 4), swizzle="32B"), (-4, 4, -1, 2, 3))
+    yield load("load/5d/clip", Map(shape5, (16, 2, 3, 2, 4), swizzle="32B"), (-8, 4, -1, 2, 3))
     yield store("store/5d", Map(shape5, (16, 2, 3, 2, 4), swizzle="32B", over="out"), (0, 1, 0, 1, 2))
     m = Map(dims, (64, 16), swizzle="128B")
     yield load("load/tx/less", m, (8, 3), expected=m.box_bytes - 16)
     yield load("load/tx/more", m, (8, 3), expected=m.box_bytes + 16)
-    yield load("load/global_map", m, (8, 3), kernel="tensor_load_global_map", extra=128)
+    yield load("load/global_map", m, (8, 3), kernel="tensor_load_global_map")
+    for offset in (16, 64):
+        yield load(f"load/misaligned/{offset}", Map(dims, (64, 16)), (8, 3), offset=offset)
+        yield store(f"store/misaligned/{offset}", Map(dims, (64, 16), over="out"), (8, 3), offset=offset)
+    for size, offset in ((24, 256), (48, 264)):
+        yield Case(
+            f"bulk/misaligned/{size}", "bulk_load", 128, random_bytes(4096, 3), 16 + 512, (offset, size, 512, 512)
+        )
     for size in (16, 48, 2048):
-        yield Case(f"bulk/load/{size}", "bulk_load", 128, random_bytes(4096, 3), 16 + 4096, (256, size, 4096, 512))
+        yield Case(f"bulk/load/{size}", "bulk_load", 128, random_bytes(4096, 3), 16 + 2432, (256, size, 2432, 512))
         yield Case(f"bulk/store/{size}", "bulk_store", 128, random_bytes(4096, 4), 4096, (256, size, 0, 512))
     for size in (4, 8, 16):
         case = Case(
@@ -230,9 +287,23 @@ def dense(start: int, swizzle: str, mn_major: bool) -> int:
     return descriptor(start, 16 * width, 8 * width, swizzle) if mn_major else descriptor(start, 16, 8 * width, swizzle)
 
 
-def wgmma(name: str, kernel: str, a: int, b: int, *, steps: tuple[int, int, int] = (1, 0, 0), scale_d: int = 1, kind: str = "bf16",
-          registers: int = 4, half: bool = False, in_registers: bool = False, seed: int = 7, image: bytes = b"",
-          probe: bool = False) -> Case:  # fmt: skip
+def wgmma(
+    name: str,
+    kernel: str,
+    a: int,
+    b: int,
+    *,
+    steps: tuple[int, int, int] = (1, 0, 0),
+    scale_d: int = 1,
+    kind: str = "bf16",
+    registers: int = 4,
+    half: bool = False,
+    in_registers: bool = False,
+    seed: int = 7,
+    image: bytes = b"",
+    probe: bool = False,
+) -> Case:
+    """`steps`: how many wgmma in a row, and by how many bytes each moves the starts of A and B."""
     count = 128 * registers * (2 if half else 1)
     rng = np.random.default_rng(seed + 1)
     values = rng.integers(-64, 65, count)
@@ -254,8 +325,13 @@ def wgmma_cases() -> Iterator[Case]:
         a, b = dense(0, "128B", major[0] == "m"), dense(B_START, "128B", major[1] == "m")
         yield wgmma(f"wgmma/f16/{major}", f"wgmma_f16_n64_{major}", a, b, registers=32, kind="f16")
         yield wgmma(f"wgmma/half/{major}", f"wgmma_half_n64_{major}", a, b, registers=16, kind="f16", half=True)
-        yield wgmma(f"wgmma/mixed/{major}", f"wgmma_bf16_n64_{major}", dense(0, "64B", major[0] == "m"),
-                    dense(B_START, "32B", major[1] == "m"), registers=32)  # fmt: skip
+        yield wgmma(
+            f"wgmma/mixed/{major}",
+            f"wgmma_bf16_n64_{major}",
+            dense(0, "64B", major[0] == "m"),
+            dense(B_START, "32B", major[1] == "m"),
+            registers=32,
+        )
         # Blocks with gaps: strides that are not the dense ones.
         gaps = [
             descriptor(start, 3072, 1280 if m == "k" else 5120, "128B")
@@ -266,8 +342,14 @@ def wgmma_cases() -> Iterator[Case]:
     a, b = dense(0, "128B", False), dense(B_START, "128B", False)
     yield wgmma("wgmma/scale_d", kk, a, b, scale_d=0)
     yield wgmma("wgmma/steps", kk, a, b, steps=(4, 32, 32))
-    yield wgmma("wgmma/steps/mn", "wgmma_bf16_n64_mm", descriptor(0, 8192, 1024, "128B"), descriptor(B_START, 8192, 1024, "128B"),
-                steps=(4, 2048, 2048), registers=32)  # fmt: skip
+    yield wgmma(
+        "wgmma/steps/mn",
+        "wgmma_bf16_n64_mm",
+        descriptor(0, 8192, 1024, "128B"),
+        descriptor(B_START, 8192, 1024, "128B"),
+        steps=(4, 2048, 2048),
+        registers=32,
+    )
     yield wgmma("wgmma/negate/a", "wgmma_bf16_n8_negate_a", a, b)
     yield wgmma("wgmma/negate/b", "wgmma_bf16_n8_negate_b", a, b)
     yield wgmma("wgmma/half/n8", "wgmma_half_n8", a, b, registers=2, kind="f16", half=True)
@@ -285,10 +367,19 @@ def wgmma_cases() -> Iterator[Case]:
             if swizzle == "128B" and offset not in (1, 3, 6):
                 continue
             start, width = 128 * offset, int(swizzle[:-1])
-            yield wgmma(f"wgmma/base_offset/{swizzle}/{offset}", kk, descriptor(start, 16, 8 * width, swizzle, offset),
-                        descriptor(B_START + start, 16, 8 * width, swizzle, offset))  # fmt: skip
-    yield wgmma("wgmma/base_offset/mn", "wgmma_bf16_n64_mm", descriptor(256, 2048, 1024, "128B", 2),
-                descriptor(B_START + 640, 2048, 1024, "128B", 5), registers=32)  # fmt: skip
+            yield wgmma(
+                f"wgmma/base_offset/{swizzle}/{offset}",
+                kk,
+                descriptor(start, 16, 8 * width, swizzle, offset),
+                descriptor(B_START + start, 16, 8 * width, swizzle, offset),
+            )
+    yield wgmma(
+        "wgmma/base_offset/mn",
+        "wgmma_bf16_n64_mm",
+        descriptor(256, 2048, 1024, "128B", 2),
+        descriptor(B_START + 640, 2048, 1024, "128B", 5),
+        registers=32,
+    )
     yield wgmma(
         "wgmma/base_offset/aligned",
         kk,
@@ -305,6 +396,7 @@ def wgmma_cases() -> Iterator[Case]:
         "wgmma/reg/n64/mn", "wgmma_bf16_n64_reg_m", 0, dense(B_START, "128B", True), registers=32, in_registers=True
     )
     yield wgmma("wgmma/reg/half", "wgmma_half_n64_reg_k", 0, b, registers=16, in_registers=True, kind="f16", half=True)
+    yield wgmma("wgmma/outside", kk, a, descriptor(0x3FC00 - 2048, 16, 1024, "128B"), probe=True)
     yield from accumulation_cases()
 
 
@@ -317,6 +409,14 @@ def accumulation_image(rows: NDArray[np.float32], columns: NDArray[np.float32]) 
                 at = (start + row // 8 * 256 + row % 8 * 16 + half * 128) // 2
                 image[at : at + 8] = values[half * 8 : half * 8 + 8]
     return image.tobytes()
+
+
+def normal_image(kind: str) -> bytes:
+    """Standard normal elements, as a kernel's operands usually are."""
+    values = np.random.default_rng(13).standard_normal(IMAGE // 2).astype(np.float32)
+    if kind == "f16":
+        return values.astype(np.float16).tobytes()
+    return (values.view(np.uint32) >> 16).astype(np.uint16).tobytes()
 
 
 def accumulation_rows() -> NDArray[np.float32]:
@@ -346,6 +446,24 @@ def accumulation_cases() -> Iterator[Case]:
     a, b = descriptor(0, 128, 256, "NONE"), descriptor(B_START, 128, 256, "NONE")
     for scale_d in (0, 1):
         yield wgmma(f"wgmma/accumulation/{scale_d}", "wgmma_bf16_n8_kk", a, b, scale_d=scale_d, image=image, probe=True)
+    for kernel, kind, registers, half in (
+        ("wgmma_bf16_n8_kk", "bf16", 4, False),
+        ("wgmma_f16_n8", "f16", 4, False),
+        ("wgmma_half_n8", "f16", 2, True),
+    ):
+        image = normal_image(kind)
+        yield wgmma(
+            f"wgmma/accumulation/{kernel}",
+            kernel,
+            a,
+            b,
+            steps=(4, 2048, 256),
+            kind=kind,
+            registers=registers,
+            half=half,
+            image=image,
+            probe=True,
+        )
 
 
 # ---- matrices of a warp
@@ -381,13 +499,23 @@ class MmaForm:
 
 
 MMA_FORMS = {
-    "mma_bf16_k16": MmaForm(16, "bf16", "f32"), "mma_f16_k16": MmaForm(16, "f16", "f32"), "mma_bf16_k8": MmaForm(8, "bf16", "f32"),
-    "mma_f16_k8": MmaForm(8, "f16", "f32"), "mma_tf32_k4": MmaForm(4, "tf32", "f32"), "mma_tf32_k8": MmaForm(8, "tf32", "f32"),
-    "mma_half_k16": MmaForm(16, "f16", "f16"), "mma_half_k8": MmaForm(8, "f16", "f16"),
-    "mma_s8_k16": MmaForm(16, "s8", "s32"), "mma_s8_k32": MmaForm(32, "s8", "s32"), "mma_u8_k16": MmaForm(16, "u8", "s32"),
-    "mma_u8_k32": MmaForm(32, "u8", "s32"), "mma_us8_k16": MmaForm(16, "u8", "s32", "s8"), "mma_us8_k32": MmaForm(32, "u8", "s32", "s8"),
-    "mma_s8_sat_k16": MmaForm(16, "s8", "s32", saturate=True), "mma_s8_sat_k32": MmaForm(32, "s8", "s32", saturate=True),
-}  # fmt: skip
+    "mma_bf16_k16": MmaForm(16, "bf16", "f32"),
+    "mma_f16_k16": MmaForm(16, "f16", "f32"),
+    "mma_bf16_k8": MmaForm(8, "bf16", "f32"),
+    "mma_f16_k8": MmaForm(8, "f16", "f32"),
+    "mma_tf32_k4": MmaForm(4, "tf32", "f32"),
+    "mma_tf32_k8": MmaForm(8, "tf32", "f32"),
+    "mma_half_k16": MmaForm(16, "f16", "f16"),
+    "mma_half_k8": MmaForm(8, "f16", "f16"),
+    "mma_s8_k16": MmaForm(16, "s8", "s32"),
+    "mma_s8_k32": MmaForm(32, "s8", "s32"),
+    "mma_u8_k16": MmaForm(16, "u8", "s32"),
+    "mma_u8_k32": MmaForm(32, "u8", "s32"),
+    "mma_us8_k16": MmaForm(16, "u8", "s32", "s8"),
+    "mma_us8_k32": MmaForm(32, "u8", "s32", "s8"),
+    "mma_s8_sat_k16": MmaForm(16, "s8", "s32", saturate=True),
+    "mma_s8_sat_k32": MmaForm(32, "s8", "s32", saturate=True),
+}
 
 
 def mma(kernel: str, seed: int = 30) -> Case:
