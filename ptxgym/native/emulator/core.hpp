@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdarg>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <deque>
 #include <memory>
@@ -145,6 +146,8 @@ struct Warp {
   Wait wait[LANES];
   uint64_t executed = 0;            // warp instructions
   uint64_t seen_events = 0;         // value of Cta::events when the blocked lanes last tried
+  uint32_t timed_out = 0;           // lanes whose try_wait reports failure instead of waiting again: nothing else can run
+  int skip_pc = -1;                 // fairness: the next group is chosen among lanes beyond this instruction
   int polls = 0;                    // polling instructions (test_wait, volatile loads, ...) since the scheduler last chose
 
   template <class T> T* reg(int32_t offset) { return reinterpret_cast<T*>(regs + offset); }
@@ -228,8 +231,10 @@ struct Slot {
 struct Program {
   Kernel kernel;
   std::vector<Slot> slots;
-  std::string error;       // not empty: some instruction has no handler
+  std::vector<uint8_t> warp_image;  // registers of a fresh warp: constants in place, everything else zero
+  std::string error;                // not empty: names the instruction that has no handler
   explicit Program(const Kernel&);
+  void refresh_constants();         // after the launcher has relocated symbols
 };
 
 // ---- CTA
@@ -265,13 +270,14 @@ struct Cta {
   std::string printed;
   uint64_t rng = 1;
   uint64_t now = 0;                   // scheduler ticks, for asynchronous delays
+  uint64_t idle_rounds = 0;           // ticks since a warp did anything but poll
   uint64_t clock = 0;                 // virtual time in cycles and ns
   uint64_t events = 0;                // goes up when something happened that blocked lanes may wait for
+  uint64_t timeout_events = ~0ull;    // value of `events` when suspended try_waits last timed out
   uint64_t warp_instructions = 0;
   uint64_t* warp_counts = nullptr;    // per instruction
   uint64_t* thread_counts = nullptr;
   uint64_t tma_bytes = 0;             // tensor and bulk copies, both directions
-  uint64_t* multiply_adds = nullptr;  // per instruction: multiply-adds done by matrix instructions
   size_t hot_buffer = 0;              // last buffer that was accessed
 
   Cta(Grid&, const Program&);
@@ -280,6 +286,7 @@ struct Cta {
   int index_of(const Inst& inst) const { return static_cast<int>(&inst - program.kernel.inst); }
   const int32_t* pool(int32_t at) const { return program.kernel.pool + at; }
   uint64_t random();                  // xorshift; seeded by (seed, CTA)
+  void lanes_exit(Warp&, const Inst&, uint32_t lanes);
 
   // Ends the CTA: `code` such as memory.out_of_bounds; the message names thing, value and place. Returns Step::Fault.
   Step fault(Warp&, const Inst&, int lane, const char* code, const char* format, ...) __attribute__((format(printf, 6, 7)));
@@ -294,10 +301,13 @@ struct Cta {
   // Device memory: a host pointer for [address, address + bytes), or nullptr where that is not inside one buffer (or a store
   // meets read-only data). Records the access for the independence proof and the initialised bytes.
   uint8_t* global(uint64_t address, uint64_t bytes, Access);
+  Buffer* find_buffer(uint64_t address, uint64_t bytes);      // the buffer that holds the whole range, or nullptr
+  bool note_access(Buffer&, uint64_t offset, uint64_t bytes, Access);  // false: a store that the proof forbids; give up
+  std::string describe_global(uint64_t address);              // "4 bytes past the end of C (65536 bytes)"
 
   // mbarriers. `mbar_at` checks bounds, alignment and tag; nullptr after a fault was recorded (return Step::Fault).
   Mbar* mbar_at(Warp&, const Inst&, int lane, uint64_t address);
-  void mbar_arrive(Mbar&, uint32_t count);            // caller checked count <= pending
+  void mbar_arrive(Mbar&, uint32_t count);            // count <= pending; completes the phase where nothing is missing any more
   void mbar_expect_tx(Mbar&, uint64_t bytes);
   void mbar_complete_tx(Mbar&, uint64_t bytes);       // also from AsyncOp::run
   void wake() { ++events; }                           // lanes blocked with `again` look once more

@@ -22,6 +22,11 @@ template <class V> inline RegOf<V> to_reg(V value) {
   else return static_cast<RegOf<V>>(static_cast<std::make_unsigned_t<V>>(value));
 }
 
+// A shared address, given as such or as a generic address inside the shared window.
+inline uint64_t shared_offset(uint64_t address) {
+  return address >= SHARED_WINDOW && address < LOCAL_WINDOW ? address - SHARED_WINDOW : address;
+}
+
 // d[lane] = value(lane) for the lanes of mask. The lanes are computed all, which is safe for anything without side effects.
 template <class R, class F> inline void write_lanes(R* d, uint32_t mask, F value) {
   if (mask == FULL_MASK) {

@@ -1,0 +1,88 @@
+// The C interface that ptxgym/device/emulator/core.py speaks.
+#include <algorithm>
+#include "grid.hpp"
+
+extern "C" {
+
+struct EmuBuffer {
+  uint64_t base, size;
+  uint8_t* data;
+  uint8_t* initialised;
+  const char* name;
+  uint32_t read_only, is_input;
+};
+struct EmuLaunch {
+  uint32_t grid[3], block[3];
+  uint32_t dynamic_smem_bytes, policy, threads, zero_target_results;
+  uint64_t seed, budget, resident, max_findings;
+  const EmuBuffer* buffers;
+  int64_t nbuffers;
+  const uint8_t* params;
+};
+struct EmuResult {
+  uint32_t outcome, reran;
+  uint64_t warp_instructions, tma_bytes;
+  uint64_t *warp_counts, *thread_counts;  // [instructions], of the caller
+  int64_t nfindings, nprinted;            // fetched by emu_findings and emu_printed
+};
+
+// Sizes by which caller and core check that they agree.
+void emu_sizes(int64_t* out) {
+  const int64_t sizes[] = {sizeof(Inst), sizeof(Const), sizeof(SregInit), sizeof(Kernel), sizeof(FindingRecord), sizeof(EmuBuffer),
+                           sizeof(EmuLaunch), sizeof(EmuResult), OP_COUNT};
+  std::copy(std::begin(sizes), std::end(sizes), out);
+}
+
+Program* emu_load(const Kernel* kernel, char* error, int64_t capacity) {
+  auto program = std::make_unique<Program>(*kernel);
+  if (program->error.empty()) return program.release();
+  std::snprintf(error, static_cast<size_t>(capacity), "%s", program->error.c_str());
+  return nullptr;
+}
+void emu_refresh(Program* program) { program->refresh_constants(); }
+void emu_unload(Program* program) { delete program; }
+
+LaunchResult* emu_launch(Program* program, const EmuLaunch* args, EmuResult* out) {
+  Grid grid(*program);
+  std::copy(args->grid, args->grid + 3, grid.grid);
+  std::copy(args->block, args->block + 3, grid.block);
+  grid.threads_per_cta = args->block[0] * args->block[1] * args->block[2];
+  grid.warps_per_cta = (grid.threads_per_cta + LANES - 1) / LANES;
+  grid.ctas = uint64_t{args->grid[0]} * args->grid[1] * args->grid[2];
+  grid.dynamic_smem_bytes = args->dynamic_smem_bytes;
+  grid.resident = std::max<uint64_t>(args->resident ? args->resident : grid.ctas, 1);
+  grid.policy = static_cast<Policy>(args->policy);
+  grid.seed = args->seed;
+  grid.budget = args->budget;
+  grid.zero_target_results = args->zero_target_results;
+  grid.max_findings = args->max_findings;
+  grid.params = args->params;
+  std::vector<std::vector<GranuleTag>> tags;
+  const bool parallel = args->threads > 1 && grid.ctas > 1 && !(program->kernel.features & FEAT_COMMUNICATES);
+  for (int64_t i = 0; i < args->nbuffers; ++i) {
+    const EmuBuffer& b = args->buffers[i];
+    GranuleTag* granules = nullptr;
+    if (parallel && !b.is_input && !b.read_only) {
+      tags.emplace_back(b.size / 16 + 1, GranuleTag{0, 0});
+      granules = tags.back().data();
+    }
+    grid.buffers.push_back({b.base, b.size, b.data, b.initialised, granules, b.name, b.read_only, b.is_input});
+  }
+  auto result = std::make_unique<LaunchResult>(launch(grid, args->threads));
+  out->outcome = static_cast<uint32_t>(result->outcome);
+  out->reran = result->reran;
+  out->warp_instructions = result->warp_instructions;
+  out->tma_bytes = result->tma_bytes;
+  std::copy(result->warp_counts.begin(), result->warp_counts.end(), out->warp_counts);
+  std::copy(result->thread_counts.begin(), result->thread_counts.end(), out->thread_counts);
+  out->nfindings = static_cast<int64_t>(result->findings.size());
+  out->nprinted = static_cast<int64_t>(result->printed.size());
+  return result.release();
+}
+void emu_take(LaunchResult* result, FindingRecord* findings, char* printed) {
+  std::copy(result->findings.begin(), result->findings.end(), findings);
+  std::copy(result->printed.begin(), result->printed.end(), printed);
+  delete result;
+}
+
+}  // extern "C"

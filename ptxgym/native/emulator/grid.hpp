@@ -1,0 +1,14 @@
+// What a launch comes to.
+#pragma once
+#include "core.hpp"
+
+struct LaunchResult {
+  Outcome outcome = Outcome::Ok;
+  bool reran = false;  // CTAs were not independent: they ran one after the other
+  uint64_t warp_instructions = 0, tma_bytes = 0;
+  std::vector<uint64_t> warp_counts, thread_counts;  // per instruction
+  std::vector<FindingRecord> findings;
+  std::string printed;
+};
+
+LaunchResult launch(Grid&, unsigned threads);

@@ -1,0 +1,210 @@
+// mbarrier objects (PTX ISA 9.7.13.15): state beside shared memory, a tag in the eight bytes themselves.
+#include "lanes.hpp"
+
+namespace {
+
+constexpr uint32_t MAX_COUNT = (1u << 20) - 1;
+constexpr uint64_t TAG_MASK = ~0xffffull;
+
+uint64_t operand_address(Warp& w, const Inst& inst, int lane) {
+  uint64_t address = static_cast<uint64_t>(inst.imm);
+  if (inst.a >= 0) address += inst.mods & M_A64 ? w.reg<uint64_t>(inst.a)[lane] : w.reg<uint32_t>(inst.a)[lane];
+  return shared_offset(address);
+}
+uint64_t tag_at(Cta& cta, uint64_t address) {
+  uint64_t tag;
+  std::memcpy(&tag, cta.shared(static_cast<uint32_t>(address)), sizeof tag);
+  return tag;
+}
+Mbar* newest_at(Cta& cta, uint64_t address) {
+  for (auto m = cta.mbars.rbegin(); m != cta.mbars.rend(); ++m)
+    if (m->address == address && m->valid) return &*m;
+  return nullptr;
+}
+bool well_placed(Cta& cta, Warp& w, const Inst& inst, int lane, uint64_t address) {
+  if (!(address & 7) && cta.shared_ok(address, 8)) return true;
+  cta.fault_address(w, inst, lane, S_SHARED, address, 8, 8, "mbarrier");
+  return false;
+}
+
+void complete_if_due(Cta& cta, Mbar& m) {
+  if (m.pending || m.tx) return;
+  ++m.phases;
+  m.pending = m.expected;
+  if (cta.shadow) cta.shadow->mbar_phase(m);
+  cta.wake();
+}
+
+// A state token: the phase in which it was made, and what was pending before the arrival.
+uint64_t token(const Mbar& m) { return m.phases << 20 | m.pending; }
+
+Step init(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
+  const auto* counts = w.reg<uint32_t>(inst.b);
+  for (uint32_t rest = mask; rest; rest &= rest - 1) {
+    const int lane = first_lane(rest);
+    const uint64_t address = operand_address(w, inst, lane);
+    if (!well_placed(cta, w, inst, lane, address)) return Step::Fault;
+    if (counts[lane] == 0 || counts[lane] > MAX_COUNT)
+      return cta.fault(w, inst, lane, "mbarrier.bad_count", "mbarrier.init with count %u: it must lie in 1 to %u", counts[lane], MAX_COUNT);
+    if (Mbar* old = newest_at(cta, address)) old->valid = false;
+    if (cta.mbars.size() > 0xffff)
+      return cta.fault(w, inst, lane, "mbarrier.too_many", "more than 65536 mbarrier.init in one CTA");
+    Mbar m;
+    m.address = static_cast<uint32_t>(address);
+    m.expected = m.pending = counts[lane];
+    m.init_inst = cta.index_of(inst);
+    m.valid = true;
+    m.index = static_cast<uint32_t>(cta.mbars.size());
+    cta.mbars.push_back(m);
+    const uint64_t tag = MBAR_TAG | m.index;
+    std::memcpy(cta.shared(m.address), &tag, sizeof tag);
+    if (cta.shadow) cta.shadow->mbar_init(w, m.init_inst, cta.mbars.back());
+  }
+  return Step::Next;
+}
+Step invalidate(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
+  for (uint32_t rest = mask; rest; rest &= rest - 1) {
+    const int lane = first_lane(rest);
+    Mbar* m = cta.mbar_at(w, inst, lane, operand_address(w, inst, lane));
+    if (!m) return Step::Fault;
+    if (cta.shadow) cta.shadow->mbar_inval(w, cta.index_of(inst), *m);
+    m->valid = false;
+    std::memset(cta.shared(m->address), 0xff, 8);
+  }
+  return Step::Next;
+}
+
+bool too_many_arrivals(Cta& cta, Warp& w, const Inst& inst, int lane, Mbar& m, uint32_t count) {
+  if (count <= m.pending) return false;
+  if (FindingRecord* f = cta.findings.add(cta, &w, lane, "mbarrier.over_arrival", Severity::Error, cta.index_of(inst), m.init_inst)) {
+    f->address = m.address;
+    f->say("mbarrier at shared 0x%x gets %u arrival%s in a phase that misses only %u of %u", m.address, count, count == 1 ? "" : "s", m.pending, m.expected);
+    char who[sizeof f->who[0]];
+    std::snprintf(who, sizeof who, "warp %d", w.id);
+    f->party(0, who, "arrived at mbarrier 0x%x in phase %llu", m.address, static_cast<unsigned long long>(m.phases));
+    f->party(1, "mbarrier.init", "set its count to %u", m.expected);
+    f->mend("raise the count of mbarrier.init, or let fewer threads arrive per phase");
+  }
+  return true;
+}
+
+Step arrive(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
+  const int at = cta.index_of(inst);
+  for (uint32_t rest = mask; rest; rest &= rest - 1) {
+    const int lane = first_lane(rest);
+    Mbar* m = cta.mbar_at(w, inst, lane, operand_address(w, inst, lane));
+    if (!m) return Step::Fault;
+    const uint32_t count = inst.b >= 0 ? w.reg<uint32_t>(inst.b)[lane] : 1;
+    if (cta.shadow) cta.shadow->mbar_use(w, at, *m);
+    if (inst.c >= 0) {
+      const uint32_t bytes = w.reg<uint32_t>(inst.c)[lane];
+      if (cta.shadow) cta.shadow->mbar_expect(w, at, *m, bytes);
+      m->last_expect_inst = at;
+      cta.mbar_expect_tx(*m, bytes);
+    }
+    const uint64_t state = token(*m);
+    if (!too_many_arrivals(cta, w, inst, lane, *m, count)) {
+      if (cta.shadow) cta.shadow->mbar_arrive(w, at, *m);
+      m->last_arrive_inst = at;
+      if (inst.flags & F_DROP) m->expected -= count > m->expected ? m->expected : count;
+      cta.mbar_arrive(*m, count);
+    }
+    if (inst.d >= 0) w.reg<uint64_t>(inst.d)[lane] = state;
+  }
+  return Step::Next;
+}
+
+template <bool EXPECT> Step transaction(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
+  const int at = cta.index_of(inst);
+  for (uint32_t rest = mask; rest; rest &= rest - 1) {
+    const int lane = first_lane(rest);
+    Mbar* m = cta.mbar_at(w, inst, lane, operand_address(w, inst, lane));
+    if (!m) return Step::Fault;
+    const uint32_t bytes = w.reg<uint32_t>(inst.b)[lane];
+    if (cta.shadow) cta.shadow->mbar_use(w, at, *m);
+    if (EXPECT) {
+      if (cta.shadow) cta.shadow->mbar_expect(w, at, *m, bytes);
+      m->last_expect_inst = at;
+      cta.mbar_expect_tx(*m, bytes);
+    } else {
+      cta.mbar_complete_tx(*m, bytes);
+    }
+  }
+  return Step::Next;
+}
+
+// Whether the phase that a lane asks for is complete: that of a parity is the one before the current, if parities differ.
+template <bool SUSPENDS> Step wait(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
+  const int at = cta.index_of(inst);
+  uint32_t done = 0, suspended = 0;
+  for (uint32_t rest = mask; rest; rest &= rest - 1) {
+    const int lane = first_lane(rest);
+    Mbar* m = cta.mbar_at(w, inst, lane, operand_address(w, inst, lane));
+    if (!m) return Step::Fault;
+    if (cta.shadow) cta.shadow->mbar_use(w, at, *m);
+    const bool by_parity = inst.flags & F_PARITY;
+    const uint32_t parity = by_parity ? w.reg<uint32_t>(inst.b)[lane] & 1 : static_cast<uint32_t>(w.reg<uint64_t>(inst.b)[lane] >> 20) & 1;
+    const bool complete = by_parity ? (m->phases & 1) != parity : m->phases != w.reg<uint64_t>(inst.b)[lane] >> 20;
+    if (complete) {
+      done |= 1u << lane;
+      if (cta.shadow) cta.shadow->mbar_observe(w, at, *m, m->phases);
+    } else if (SUSPENDS && !(w.timed_out >> lane & 1)) {
+      suspended |= 1u << lane;
+      w.block(1u << lane, Wait{WaitKind::Mbarrier, at, m->address, parity, ""}, true);
+    }
+  }
+  w.timed_out &= ~mask;
+  const uint32_t executed = mask & ~suspended;
+  if (executed && inst.d >= 0) w.set_pred(inst.d, executed, done);
+  if (done != mask) ++w.polls;
+  return suspended ? Step::Block : Step::Next;
+}
+
+Step pending_count(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
+  const auto* a = w.reg<uint64_t>(inst.a);
+  write_lanes(w.reg<uint32_t>(inst.d), mask, [=](int l) { return static_cast<uint32_t>(a[l] & MAX_COUNT); });
+  return Step::Next;
+}
+
+}  // namespace
+
+Mbar* Cta::mbar_at(Warp& w, const Inst& inst, int lane, uint64_t address) {
+  if (!well_placed(*this, w, inst, lane, address)) return nullptr;
+  const uint64_t tag = tag_at(*this, address);
+  if ((tag & TAG_MASK) == MBAR_TAG && (tag & 0xffff) < mbars.size()) {
+    Mbar& m = mbars[tag & 0xffff];
+    if (m.address == address && m.valid) return &m;
+  }
+  if (const Mbar* lost = newest_at(*this, address)) {
+    fault(w, inst, lane, "mbarrier.overwritten", "mbarrier at shared 0x%llx, initialised at {@%d}, has been overwritten by a store or a copy",
+          static_cast<unsigned long long>(address), lost->init_inst);
+  } else {
+    fault(w, inst, lane, "mbarrier.uninitialised", "mbarrier at shared 0x%llx is used, but no mbarrier.init has initialised it",
+          static_cast<unsigned long long>(address));
+  }
+  return nullptr;
+}
+
+void Cta::mbar_arrive(Mbar& m, uint32_t count) {
+  m.pending -= count;
+  complete_if_due(*this, m);
+}
+void Cta::mbar_expect_tx(Mbar& m, uint64_t bytes) { m.tx += static_cast<int64_t>(bytes); }
+void Cta::mbar_complete_tx(Mbar& m, uint64_t bytes) {
+  m.tx -= static_cast<int64_t>(bytes);
+  complete_if_due(*this, m);
+}
+
+Handler bind_mbarrier(const Inst& inst) {
+  switch (inst.op) {
+    case OP_MBAR_INIT: return init;
+    case OP_MBAR_INVAL: return invalidate;
+    case OP_MBAR_ARRIVE: return arrive;
+    case OP_MBAR_EXPECT_TX: return transaction<true>;
+    case OP_MBAR_COMPLETE_TX: return transaction<false>;
+    case OP_MBAR_TEST_WAIT: return wait<false>;
+    case OP_MBAR_TRY_WAIT: return wait<true>;
+    case OP_MBAR_PENDING: return pending_count;
+    default: return nullptr;
+  }
+}

@@ -1,0 +1,61 @@
+// A kernel ready to run: every instruction bound to its handler.
+#include "core.hpp"
+
+namespace {
+
+const char* const OP_NAMES[] = {
+#define OP(name) #name,
+#include "ops.def"
+#undef OP
+};
+
+ParkKind park_kind(const Inst& inst) {
+  if (inst.flags & F_ALIGNED) return ParkKind::Aligned;
+  switch (inst.op) {
+    case OP_SHFL: case OP_VOTE: case OP_MATCH: case OP_REDUX: case OP_ELECT: case OP_BAR_WARP_SYNC: return ParkKind::Members;
+    default: return ParkKind::None;
+  }
+}
+
+Handler bind(const Inst& inst) {
+  for (Handler (*binder)(const Inst&) :
+       {bind_alu, bind_float, bind_convert, bind_memory, bind_control, bind_warp, bind_barrier, bind_tensor})
+    if (Handler handler = binder(inst)) return handler;
+  return nullptr;
+}
+
+}  // namespace
+
+Program::Program(const Kernel& k) : kernel(k) {
+  slots.resize(static_cast<size_t>(k.ninst));
+  for (int64_t i = 0; i < k.ninst; ++i) {
+    const Inst& inst = k.inst[i];
+    slots[static_cast<size_t>(i)] = {inst.op < OP_COUNT ? bind(inst) : nullptr, park_kind(inst)};
+    if (!slots[static_cast<size_t>(i)].handler && error.empty())
+      error = "instruction " + std::to_string(i) + ": no handler for " + (inst.op < OP_COUNT ? OP_NAMES[inst.op] : "?") +
+              " with type " + std::to_string(inst.type) + ", source type " + std::to_string(inst.stype) + ", flags " +
+              std::to_string(inst.flags) + ", mods " + std::to_string(inst.mods) + ", imm " + std::to_string(inst.imm);
+  }
+  refresh_constants();
+}
+
+void Program::refresh_constants() {
+  warp_image.assign((static_cast<size_t>(kernel.reg_bytes) + 63) / 64 * 64, 0);
+  for (int64_t i = 0; i < kernel.nconst; ++i) {
+    const Const& c = kernel.consts[i];
+    uint8_t* at = warp_image.data() + c.offset;
+    if (c.width == 1) {
+      const uint32_t bits = c.lo ? FULL_MASK : 0;
+      std::memcpy(at, &bits, sizeof bits);
+    } else if (c.width == 16) {
+      for (int lane = 0; lane < LANES; ++lane) {
+        std::memcpy(at + 16 * lane, &c.lo, 8);
+        std::memcpy(at + 16 * lane + 8, &c.hi, 8);
+      }
+    } else {
+      const size_t width = c.width == 8 ? 8 : 4;
+      const uint64_t value = c.width >= 4 ? c.lo : c.lo & ((1ull << 8 * c.width) - 1);
+      for (int lane = 0; lane < LANES; ++lane) std::memcpy(at + width * static_cast<size_t>(lane), &value, width);
+    }
+  }
+}
