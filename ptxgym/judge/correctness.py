@@ -102,6 +102,11 @@ class Comparison:
         return tuple(int(i) for i in np.unravel_index(int(ratios.argmax()), ratios.shape))
 
 
+def norm(values: Doubles) -> float:
+    """Return the Frobenius norm, without BLAS: its threads cost more than the sum on a busy machine."""
+    return float(np.sqrt(np.square(values).sum()))
+
+
 def tile_norms(values: Doubles) -> Doubles:
     """Return the Frobenius norm of every 64×64 tile of the last two axes (the last alone for vectors)."""
     grid = values.reshape(1, -1) if values.ndim == 1 else values
@@ -179,9 +184,9 @@ def _budget(
     accumulation: Doubles,
     guesses: Mapping[str, Doubles],
 ) -> ExpectedOutput:
-    norm = float(np.linalg.norm(reference))
-    lost = float(np.linalg.norm(ideal - reference))
-    errors = {label: float(np.linalg.norm(guess - reference)) / norm for label, guess in guesses.items()}
+    scale = norm(reference)
+    lost = norm(ideal - reference)
+    errors = {label: norm(guess - reference) / scale for label, guess in guesses.items()}
     best = min(errors, key=errors.__getitem__)
     exact = None
     if case.draw == "integers":
@@ -194,7 +199,7 @@ def _budget(
         ideal=ideal,
         accumulation=accumulation,
         exact=exact,
-        relative_budget=(FACTOR * lost + float(np.linalg.norm(accumulation))) / norm,
+        relative_budget=(FACTOR * lost + norm(accumulation)) / scale,
         tile_budgets=TILE_FACTOR * tile_norms(ideal - reference) + tile_norms(accumulation),
         predictor_error=errors[best],
         predictor=best,
@@ -206,8 +211,7 @@ def compare(expected: ExpectedOutput, data: Bytes, case: Case) -> Comparison:
     found = numbers.decode(data, expected.tensor, case.axes).astype(np.float64)
     finite = np.isfinite(found)
     error = np.where(finite, np.abs(np.where(finite, found, 0.0) - expected.values), np.inf)
-    norm = float(np.linalg.norm(expected.values))
-    relative = float(np.linalg.norm(error)) / norm if finite.all() else float("inf")
+    relative = norm(error) / norm(expected.values) if finite.all() else float("inf")
     inexact = 0 if expected.exact is None else int(np.count_nonzero(expected.exact & (error != 0.0)))
     close = 1.0 - relative / expected.predictor_error if np.isfinite(relative) else 0.0
     return Comparison(

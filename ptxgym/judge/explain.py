@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxgym.judge.correctness import TILE, Comparison, Doubles, Expected, Mask, region, tile_slices
+from ptxgym.judge.correctness import TILE, Comparison, Doubles, Expected, Mask, norm, region, tile_slices
 from ptxgym.task import ReferenceModule
 
 FIT = 0.05
@@ -142,8 +142,8 @@ def _bounds(name: str, mask: Mask) -> str:
 def _whole(comparison: Comparison) -> Iterator[str]:
     """Hypotheses about the whole output."""
     reference, found = comparison.expected.values, comparison.found
-    error = float(np.linalg.norm(found - reference))
-    ideal_norm = 1.5 * float(np.linalg.norm(comparison.expected.ideal - reference))
+    error = norm(found - reference)
+    ideal_norm = 1.5 * norm(comparison.expected.ideal - reference)
     enough = min(max(FIT * error, ideal_norm), MUST_EXPLAIN * error)
     if float((np.abs(found) <= np.abs(reference)).mean()) > 0.999 and error < 4 * ideal_norm:
         yield "results are rounded toward zero; round to nearest (__float2bfloat16_rn)"
@@ -155,16 +155,16 @@ def _whole(comparison: Comparison) -> Iterator[str]:
         yield f"every element is {found.flat[0]:g}"
         return
     factor = float((found * reference).sum() / np.square(reference).sum())
-    if abs(factor - 1.0) > 1e-3 and float(np.linalg.norm(found - factor * reference)) < enough * max(1.0, abs(factor)):
+    if abs(factor - 1.0) > 1e-3 and norm(found - factor * reference) < enough * max(1.0, abs(factor)):
         yield f"the output is {factor:.4g} × the reference: a scale factor is wrong, missing or applied twice"
         return
     offset = float((found - reference).mean())
-    if float(np.linalg.norm(found - reference - offset)) < enough:
+    if norm(found - reference - offset) < enough:
         yield f"the output is the reference + {offset:.4g}: a constant was added"
         return
     if found.ndim >= 2:
         swapped = reference.swapaxes(-1, -2).reshape(reference.shape)
-        if float(np.linalg.norm(found - swapped)) < enough:
+        if norm(found - swapped) < enough:
             yield "the output holds the transposed result: rows and columns are exchanged when it is stored"
 
 
@@ -177,20 +177,20 @@ def _tile(comparison: Comparison, expected: Expected, module: ReferenceModule) -
     reference = comparison.expected.values[here].reshape(found.shape)
     ideal = comparison.expected.ideal[here].reshape(found.shape)
     name = region(tensor, here)
-    error = float(np.linalg.norm(found - reference))
-    enough = min(max(FIT * error, 2.0 * float(np.linalg.norm(ideal - reference))), MUST_EXPLAIN * error)
+    error = norm(found - reference)
+    enough = min(max(FIT * error, 2.0 * norm(ideal - reference)), MUST_EXPLAIN * error)
     if not found.any():
         yield f"{name} is all zeros"
         return
     for block in (64, 32, 16, 8):
         if found.shape[0] % block == 0 and found.shape[1] % block == 0:
             turned = _transpose_blocks(reference, block)
-            if float(np.linalg.norm(found - turned)) < enough:
+            if norm(found - turned) < enough:
                 yield f"in {name} every {block}×{block} block is transposed"
                 return
     for what, f, r in (("row", found, reference), ("column", found.T, reference.T)):
         order = _permutation(f, r)
-        if order is not None and float(np.linalg.norm(f - r[order])) < enough:
+        if order is not None and norm(f - r[order]) < enough:
             moved = np.flatnonzero(order != np.arange(len(order)))
             first = f"{what} {moved[0]} holds what belongs to {what} {order[moved[0]]}"
             yield f"in {name} {len(moved)} {what}s are exchanged: {first}"
@@ -228,7 +228,7 @@ def _displaced(found: Doubles, comparison: Comparison) -> tuple[slice, ...] | No
         candidate = values[slices]
         if tile == comparison.worst_tile or candidate.size != found.size:
             continue
-        if float(np.linalg.norm(found - candidate.reshape(found.shape))) < FIT * float(np.linalg.norm(candidate)):
+        if norm(found - candidate.reshape(found.shape)) < FIT * norm(candidate):
             return slices
     return None
 
@@ -236,9 +236,9 @@ def _displaced(found: Doubles, comparison: Comparison) -> tuple[slice, ...] | No
 def _combination(residual: Doubles, labels: list[str], parts: Doubles, enough: float, name: str) -> Iterator[str]:
     """Explain the residual as a sum of the operator's own terms, each missing (−1) or counted twice (+1)."""
     flat = parts.reshape(len(labels), -1)
-    weights, *_ = np.linalg.lstsq(flat.T, residual.reshape(-1), rcond=None)
+    weights, *_ = np.linalg.lstsq(flat @ flat.T, flat @ residual.reshape(-1), rcond=None)  # normal equations: small
     whole = np.rint(weights)
-    if not whole.any() or float(np.linalg.norm(residual.reshape(-1) - whole @ flat)) > enough:
+    if not whole.any() or norm(residual.reshape(-1) - whole @ flat) > enough:
         return
     missing = [label for label, weight in zip(labels, whole, strict=True) if weight == -1]
     double = [label for label, weight in zip(labels, whole, strict=True) if weight >= 1]
@@ -256,8 +256,8 @@ def _some(labels: list[str]) -> str:
 def _rounding(comparison: Comparison) -> Iterator[str]:
     """Errors that look like too many roundings: more than one rounding makes, small beside everything else."""
     reference, found = comparison.expected.values, comparison.found
-    lost = float(np.linalg.norm(comparison.expected.ideal - reference))
-    error = float(np.linalg.norm(found - reference))
+    lost = norm(comparison.expected.ideal - reference)
+    error = norm(found - reference)
     if lost == 0.0 or not 1.2 * lost < error < 12 * lost:
         return
     yield (
