@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, ValidationError
 
 from ptxgym import content
 from ptxgym.errors import UnknownNameError, UsageError
@@ -69,6 +69,18 @@ class EnvConfig(Value):
     def pinned(self) -> str:
         """The id that keeps its meaning, such as `ptxgym/Gemm-H100-v1`."""
         return pinned_id(self.name, self.revision)
+
+    def override(self, **changes: Any) -> EnvConfig:
+        """Return this configuration with some values changed.
+
+        Raises:
+            UsageError: if a value is not acceptable; names it and what is expected.
+        """
+        try:
+            return EnvConfig.model_validate({**self.model_dump(), **changes})
+        except ValidationError as error:
+            problems = "; ".join(f"{item['loc'][0]}={item['input']!r}: {item['msg']}" for item in error.errors())
+            raise UsageError(f"environment {self.name}: {problems}") from error
 
 
 def env_names() -> tuple[str, ...]:

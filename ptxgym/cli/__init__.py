@@ -1,0 +1,5 @@
+"""The command `ptxgym`."""
+
+from ptxgym.cli.main import main
+
+__all__ = ["main"]

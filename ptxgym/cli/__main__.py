@@ -1,0 +1,5 @@
+"""`python -m ptxgym.cli`."""
+
+from ptxgym.cli.main import main
+
+main()

@@ -1,0 +1,72 @@
+"""`ptxgym corpus`: which kernels of a folder would the emulator execute?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.table import Table
+
+from ptxgym.build import build
+from ptxgym.cli.console import out, plain
+from ptxgym.device.emulator.forms import check_module
+from ptxgym.errors import UsageError
+from ptxgym.task import load_arch
+from ptxgym.verdict import Failure
+
+_ENTRY = 'extern "C" void ptxgym_corpus_entry()'
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What became of one file."""
+
+    kernels: int = 0
+    refused: tuple[str, ...] = ()
+    """Forms with place and reason, distinct."""
+    failure: str | None = None
+    """Why it does not compile."""
+
+
+def check_corpus(folder: Path, arch: str) -> bool:
+    """Print a line per file; return whether every file compiles and decodes.
+
+    Raises:
+        UsageError: if there is no such folder, or no `.cu` in it.
+        InfrastructureError: if there is no compiler, or the machine failed.
+    """
+    code = load_arch(arch).code
+    files = sorted(folder.rglob("*.cu")) if folder.is_dir() else []
+    if not files:
+        raise UsageError(f"{folder} is no folder with .cu files")
+    table = Table("file", "kernels", "verdict", "why", box=None, header_style="bold")
+    forms: Counter[str] = Counter()
+    good = 0
+    for file in files:
+        checked = check_file(file, code)
+        forms.update({line.partition(" ")[0] for line in checked.refused})
+        name = plain(str(file.relative_to(folder)))
+        if checked.failure is not None:
+            table.add_row(name, "-", plain("does not compile", "yellow"), plain(checked.failure))
+        elif checked.refused:
+            table.add_row(name, str(checked.kernels), plain("refused", "red"), plain("\n".join(checked.refused)))
+        else:
+            good += 1
+            table.add_row(name, str(checked.kernels), plain("decodes", "green"), "")
+    out.print(table)
+    out.print(plain(f"{good} of {len(files)} files decode wholly"))
+    for form, count in forms.most_common():
+        out.print(plain(f"  refused in {count} file{'s' if count > 1 else ''}: {form}"))
+    return good == len(files)
+
+
+def check_file(file: Path, code: str) -> Checked:
+    """Compile a file for `code` (such as `sm_90a`) and decode every kernel in it; it needs no entry point."""
+    text = f"{file.read_text(encoding='utf-8', errors='replace')}\n{_ENTRY} {{}}\n"
+    built = build(text, declaration=_ENTRY, arch=code)
+    if isinstance(built, Failure):
+        return Checked(failure=built.message)
+    modules = check_module(built.ptx.read_text(), "/kernel.cu")
+    refused = dict.fromkeys(str(form) for forms in modules.values() for form in forms)
+    return Checked(kernels=len(modules), refused=tuple(refused))

@@ -1,0 +1,90 @@
+"""`ptxgym demo`: one episode of three turns, as an agent would live through it."""
+
+from __future__ import annotations
+
+import time
+
+from rich.panel import Panel
+from rich.rule import Rule
+from rich.text import Text
+
+from ptxgym.cli.console import out, plain, score_bar, style_of
+from ptxgym.episode import Episode, Turn
+from ptxgym.errors import UsageError
+from ptxgym.evaluator import Evaluator
+from ptxgym.feedback import render
+from ptxgym.task import Solution, Task, oracle
+
+ENV = "PTX-Gemm-H100"
+SHOWN_BYTES = 3000
+
+
+def run_demo() -> None:
+    """Play the episode and print it.
+
+    Raises:
+        UsageError: in a wheel, which carries no solutions.
+        InfrastructureError: if the machine failed.
+    """
+    with Evaluator() as evaluator:
+        episode = Episode(ENV, evaluator, turns=3)
+        task = episode.task
+        out.print(Rule(f"{ENV}: {task.title}"))
+        out.print(
+            plain(
+                "An agent has three turns. Each turn is a whole CUDA file; its PTX is compiled for sm_90a and\n"
+                "executed on this CPU. No GPU is used, so there are no times, and 0.50 is the best score here."
+            )
+        )
+        for kernel, intent in _script(task, episode.config.arch):
+            _play(episode, task, kernel, intent)
+    out.print(Rule())
+    scores = " → ".join(f"{turn.score:.2f}" for turn in episode.turns)
+    rewards = " + ".join(f"{turn.reward:.2f}" for turn in episode.turns)
+    out.print(plain(f"Scores {scores}; rewards {rewards}: the episode pays each gain of its best score once."))
+    out.print(
+        Panel(
+            plain(
+                f"ptxgym show {ENV}                      the prompt that an agent gets\n"
+                f"ptxgym eval my_kernel.cu --env {ENV}   your own kernel\n"
+                "ptxgym corpus FOLDER                            would your kernels run here?\n"
+                "ptxgym doctor                                   what this machine can do\n"
+                f'python: import gymnasium, ptxgym; env = gymnasium.make("{ENV}")'
+            ),
+            title="Next",
+            title_align="left",
+            expand=False,
+        )
+    )
+
+
+def _script(task: Task, arch: str) -> list[tuple[Solution, str]]:
+    """The three turns: the first proven kernel, the first teaching kernel, the oracle."""
+    if not task.solutions.get(arch) or not task.examples.get(arch):
+        raise UsageError(f"the demo needs the kernels of task {task.name} for {arch}; run it in a checkout")
+    return [
+        (task.solutions[arch][0], "Start simple: is it right?"),
+        (task.examples[arch][0], "Go for the tensor cores, in a hurry."),
+        (oracle(task, arch), "Wait where the hardware must be waited for, and do it well."),
+    ]
+
+
+def _play(episode: Episode, task: Task, kernel: Solution, intent: str) -> None:
+    number = len(episode.turns) + 1
+    out.print()
+    out.print(Rule(f"turn {number}: {intent}", align="left"))
+    out.print(plain(f"{kernel.file}: {kernel.summary}", "dim"))
+    start = time.perf_counter()
+    with out.status("compiling, recording, executing, judging …"):
+        turn = episode.submit(task.source(kernel))
+    _print_turn(turn, time.perf_counter() - start)
+
+
+def _print_turn(turn: Turn, seconds: float) -> None:
+    headline, _, rest = render(turn.verdict, turn.source, cap_bytes=SHOWN_BYTES).partition("\n")
+    out.print(plain(headline, f"bold {style_of(turn.verdict)}"))
+    out.print(plain(rest.rstrip("\n")))
+    line = Text.assemble(
+        "\nscore ", score_bar(turn.score), f"  reward {turn.reward:+.2f}", (f"  {seconds:.1f} s", "dim")
+    )
+    out.print(line)

@@ -1,0 +1,143 @@
+"""The commands of `ptxgym`, one function each; what a command imports beyond this file is imported when it runs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ptxgym.cli.console import Exit, err, out, plain, style_of
+from ptxgym.errors import InfrastructureError, PtxgymError, UsageError
+
+app = typer.Typer(
+    name="ptxgym",
+    help="Write CUDA C++ with inline PTX; have it compiled, executed on the CPU, judged and scored.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+EnvOption = Annotated[str, typer.Option("--env", metavar="ID", help="Such as PTX-Gemm-H100; see `ptxgym list`.")]
+DeviceOption = Annotated[str, typer.Option("--device", help="auto, emulator or cuda.")]
+
+
+@app.command("list")
+def list_() -> None:
+    """List environments, tasks and rewards."""
+    from ptxgym.cli.listing import show_list
+
+    show_list()
+
+
+@app.command()
+def show(name: Annotated[str, typer.Argument(metavar="ID", help="An environment, plain or pinned.")]) -> None:
+    """Show the prompt that an agent gets in an environment."""
+    from ptxgym.envs import load_env
+    from ptxgym.prompt import render_prompt
+
+    out.print(plain(render_prompt(load_env(name))), end="")
+
+
+@app.command("eval")
+def eval_(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A kernel file; - reads standard input.")],
+    env: EnvOption,
+    device: DeviceOption = "auto",
+    json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
+    notes: Annotated[
+        bool, typer.Option("--notes", help="Show findings that real, fast kernels get away with.")
+    ] = False,
+) -> None:
+    """Judge one kernel file; exit 0 ok, 1 the submission failed, 2 usage, 3 the machine failed."""
+    from ptxgym.envs import load_env
+    from ptxgym.evaluator import Evaluator
+    from ptxgym.feedback import render
+    from ptxgym.verdict import Status
+
+    config, text = load_env(env), read_source(file)
+    with Evaluator(device) as evaluator:
+        verdict = evaluator.evaluate(text, config.task, config.arch)
+    if json:
+        typer.echo(verdict.model_dump_json(indent=2))
+    else:
+        headline, _, rest = render(verdict, text, cap_bytes=config.feedback_bytes, notes=notes).partition("\n")
+        out.print(plain(headline, f"bold {style_of(verdict)}"))
+        out.print(plain(rest), end="")
+    raise typer.Exit(Exit.OK if verdict.status is Status.OK else Exit.FAILED)
+
+
+@app.command()
+def verify(
+    env: Annotated[str | None, typer.Option("--env", metavar="ID", help="Only this environment.")] = None,
+    all_: Annotated[bool, typer.Option("--all", help="Every environment.")] = False,
+) -> None:
+    """Check that every proven solution and teaching kernel still gets the verdict that its task names."""
+    from ptxgym.cli.verifying import verify_envs
+    from ptxgym.envs import env_names, load_env
+
+    if (env is None) != all_:
+        raise UsageError("verify: give either --env ID or --all")
+    configs = [load_env(name) for name in (env_names() if env is None else (env,))]
+    raise typer.Exit(Exit.OK if verify_envs(configs) else Exit.FAILED)
+
+
+@app.command()
+def corpus(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Searched for *.cu, subfolders included.")],
+    arch: Annotated[str, typer.Option("--arch", help="Such as h100.")] = "h100",
+) -> None:
+    """Compile and decode every .cu of a folder; say what the emulator would refuse. Nothing is executed."""
+    from ptxgym.cli.corpus import check_corpus
+
+    raise typer.Exit(Exit.OK if check_corpus(folder, arch) else Exit.FAILED)
+
+
+@app.command()
+def demo() -> None:
+    """Run one episode of three turns on PTX-Gemm-H100: right but slow, a missing wait, the oracle."""
+    from ptxgym.cli.demo import run_demo
+
+    run_demo()
+
+
+@app.command()
+def doctor() -> None:
+    """Check compilers, emulator, sandbox, cache and GPU; name the fix of whatever is missing."""
+    from ptxgym.cli.doctor import examine
+
+    raise typer.Exit(Exit.OK if examine() else Exit.INFRASTRUCTURE)
+
+
+@app.command()
+def cache(
+    clear: Annotated[bool, typer.Option("--clear", help="Remove everything that no process has in use.")] = False,
+) -> None:
+    """Show what is cached and where."""
+    from ptxgym.cli.listing import show_cache
+
+    show_cache(clear=clear)
+
+
+def read_source(file: Path) -> str:
+    """Return the text of a kernel file; bytes that are no UTF-8 become lone surrogates, which the judge refuses.
+
+    Raises:
+        UsageError: if the file cannot be read.
+    """
+    try:
+        raw = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror}") from error
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def main() -> None:
+    """Run the command line; a known error becomes one line and an exit status."""
+    try:
+        app()
+    except PtxgymError as error:
+        err.print(plain(f"ptxgym: {error}", "red"))
+        sys.exit(Exit.INFRASTRUCTURE if isinstance(error, InfrastructureError) else Exit.USAGE)

@@ -1,0 +1,71 @@
+"""`ptxgym verify`: proven kernels against the verdicts that their tasks name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from ptxgym.cli.console import out, plain
+from ptxgym.envs import EnvConfig
+from ptxgym.errors import UsageError
+from ptxgym.evaluator import Evaluator
+from ptxgym.task import Solution, load_task
+from ptxgym.verdict import Evidence, Verdict
+
+
+def verify_envs(configs: Sequence[EnvConfig]) -> bool:
+    """Judge every solution and teaching kernel; print a table; return whether all got what they must.
+
+    Raises:
+        UsageError: if there is nothing to verify, as in a wheel, which carries no solutions.
+    """
+    table = Table("environment", "kernel", "status", "score", "coverage", "mostly", "", box=None, header_style="bold")
+    good = True
+    with Evaluator() as evaluator:
+        for config in configs:
+            task = load_task(config.task)
+            kernels = (*task.solutions.get(config.arch, ()), *task.examples.get(config.arch, ()))
+            if not kernels:
+                raise UsageError(f"task {task.name} has no solutions for {config.arch}")
+            for kernel in kernels:
+                verdict = evaluator.evaluate(task.source(kernel), task, config.arch)
+                problems = mismatches(kernel, verdict)
+                good = good and not problems
+                coverage = f"{verdict.evidence.coverage:.2f}" if verdict.evidence else "-"
+                family = main_family(verdict.evidence) or "-"
+                table.add_row(
+                    config.name,
+                    kernel.file,
+                    str(verdict.status),
+                    f"{verdict.score:.2f}",
+                    coverage,
+                    family,
+                    plain("; ".join(problems), "red") if problems else plain("✓", "green"),
+                )
+    out.print(table)
+    return good
+
+
+def mismatches(kernel: Solution, verdict: Verdict) -> list[str]:
+    """Return in what `verdict` differs from what the task expects of `kernel`."""
+    found: list[str] = []
+    if verdict.status is not kernel.status:
+        found.append(f"status {verdict.status} ({verdict.code}) instead of {kernel.status}")
+    if abs(verdict.score - kernel.score) > 1e-9:
+        found.append(f"score {verdict.score:.2f} instead of {kernel.score:.2f}")
+    coverage = verdict.evidence.coverage if verdict.evidence is not None else None
+    if kernel.coverage is not None and (coverage is None or abs(coverage - kernel.coverage) > 0.01):
+        found.append(f"coverage {coverage} instead of {kernel.coverage:.2f}")
+    family = main_family(verdict.evidence)
+    if kernel.family is not None and family != kernel.family:
+        found.append(f"most multiply-adds by {family} instead of {kernel.family}")
+    return found
+
+
+def main_family(evidence: Evidence | None) -> str | None:
+    """Return the family that did most multiply-adds; None where none did any."""
+    if evidence is None:
+        return None
+    name, count = max(evidence.families.items(), key=lambda item: item[1].multiply_adds, default=(None, None))
+    return name if count is not None and count.multiply_adds else None

@@ -1,0 +1,97 @@
+"""What is known about one submission while it goes through the stages, and the verdict that it becomes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import ptxgym
+from ptxgym.build import Build
+from ptxgym.judge.judge import JUDGE_REVISION, Judgement
+from ptxgym.plan.model import LaunchPlan
+from ptxgym.reward import score
+from ptxgym.submission import Submission
+from ptxgym.task import Task
+from ptxgym.verdict import Diagnostic, Failure, Measured, Provenance, Verdict
+
+
+class Dossier:
+    """What is known about one submission so far; any stage may be the last."""
+
+    def __init__(self, text: str, task: Task, arch: str, conditions_hash: str | None) -> None:
+        self.printed = ""
+        self._plan: str | None = None
+        self._diagnostics: tuple[Diagnostic, ...] = ()
+        self._durations_s: dict[str, float] = {}
+        self._provenance = Provenance(
+            ptxgym=ptxgym.__version__,
+            task=task.name,
+            task_revision=task.revision,
+            arch=arch,
+            source_sha256=Submission(text).sha256,
+            conditions=conditions_hash,
+            judge_revision=JUDGE_REVISION,
+        )
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Add the seconds spent inside to the duration of `stage`."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._durations_s[stage] = self._durations_s.get(stage, 0.0) + time.perf_counter() - start
+
+    def note_build(self, built: Build) -> None:
+        """Record which build is judged, and the compiler's warnings."""
+        self._diagnostics = built.diagnostics
+        self._update(build_key=built.key, compiler=built.compiler)
+
+    def note_plan(self, plan: LaunchPlan, table: str) -> None:
+        """Record what the host code asked for."""
+        self._plan = table
+        self._update(plan_hash=plan.hash, device_profile=plan.device_profile, isolation=plan.isolation)
+
+    def note_device(self, name: str, emulator_revision: str | None) -> None:
+        """Record where the plan runs."""
+        self._update(device=name, emulator_revision=emulator_revision)
+
+    def failed(self, failure: Failure, case: str = "") -> Verdict:
+        """Close with the failure of a stage, on the call named `case` where it is not the first."""
+        message = f"On {case}: {failure.message}" if case else failure.message
+        return Verdict(
+            stage=failure.stage,
+            status=failure.status,
+            code=failure.code,
+            message=message,
+            score=score(failure.status, findings=failure.findings),
+            findings=failure.findings,
+            diagnostics=failure.diagnostics or self._diagnostics,
+            printed=self.printed,
+            plan=self._plan,
+            provenance=self._provenance,
+            measured=Measured(durations_s=self._durations_s),
+        )
+
+    def judged(self, judgement: Judgement) -> Verdict:
+        """Close with what the judge found."""
+        return Verdict(
+            stage=judgement.stage,
+            status=judgement.status,
+            code=judgement.code,
+            message=judgement.message,
+            score=judgement.score,
+            outputs=judgement.outputs,
+            evidence=judgement.evidence,
+            findings=judgement.findings,
+            diagnostics=self._diagnostics,
+            printed=self.printed,
+            notes=judgement.notes,
+            plan=self._plan,
+            provenance=self._provenance,
+            measured=Measured(durations_s=self._durations_s),
+        )
+
+    def _update(self, **changes: str | None) -> None:
+        self._provenance = self._provenance.model_copy(update=changes)

@@ -1,0 +1,165 @@
+"""An episode: a few turns on one environment, in plain Python, for every caller that is not a Gymnasium loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import dataclass
+
+from ptxgym.envs import EnvConfig, StopRule, load_env
+from ptxgym.errors import UsageError
+from ptxgym.evaluator import Evaluator
+from ptxgym.feedback import render
+from ptxgym.prompt import render_prompt
+from ptxgym.reward import Ledger, load_reward
+from ptxgym.skeleton import Skeleton
+from ptxgym.task import load_task
+from ptxgym.verdict import Verdict
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One submission and all that came of it."""
+
+    number: int
+    """From 1."""
+    source: str
+    verdict: Verdict
+    feedback: str
+    reward: float
+    terms: dict[str, float]
+    """The reward by term; it sums to `reward`."""
+    best_score: float
+    """Best score of the episode, this turn included."""
+    done: bool
+
+    @property
+    def score(self) -> float:
+        """Score of this turn's verdict, in [0, 1]."""
+        return self.verdict.score
+
+
+class Episode:
+    """Turns on one environment: `prompt()`, then `submit(text)` until `done`."""
+
+    def __init__(
+        self,
+        env: str | EnvConfig,
+        evaluator: Evaluator | None = None,
+        *,
+        turns: int | None = None,
+        reward: str | None = None,
+        stop: str | None = None,
+        feedback_bytes: int | None = None,
+        workload: str | None = None,
+        init: str | None = None,
+        skeleton: str | None = None,
+    ) -> None:
+        """Start an episode; with `init`, by judging it.
+
+        Args:
+            env: Plain or pinned id, or a configuration.
+            evaluator: Shared by any number of episodes; by default the one of this process.
+            turns: Overrides the environment's number of turns.
+            reward: Overrides the reward preset.
+            stop: Overrides the stop rule: `never`, `target_ok` or `speedup:<x>`.
+            feedback_bytes: Overrides the cap of each feedback.
+            workload: The workload to judge on; by default the device's own.
+            init: A kernel to start from; what its score is worth counts as paid.
+            skeleton: A kernel of which only marked regions may change (`ptxgym.skeleton`).
+
+        Raises:
+            UnknownNameError: if the environment, its task or the reward does not exist.
+            UsageError: if a value is not acceptable.
+            InfrastructureError: if the machine fails while judging `init`.
+        """
+        chosen = {"turns": turns, "reward": reward, "stop": stop, "feedback_bytes": feedback_bytes}
+        config = load_env(env) if isinstance(env, str) else env
+        self.config = config.override(**{name: value for name, value in chosen.items() if value is not None})
+        self.task = load_task(self.config.task)
+        if workload is not None:
+            self.task.workload(workload)
+        self.evaluator = evaluator if evaluator is not None else Evaluator.shared()
+        self.skeleton = Skeleton.parse(skeleton) if skeleton is not None else None
+        self.init = init
+        self.turns: tuple[Turn, ...] = ()
+        self.best: Turn | None = None
+        """The first turn with the best score; None before the first turn."""
+        self.init_verdict = (
+            None if init is None else self.evaluator.evaluate(init, self.task, self.config.arch, workload)
+        )
+        self._workload = workload
+        self._stop = StopRule.parse(self.config.stop)
+        self._ledger = Ledger.start(load_reward(self.config.reward), self.init_verdict)
+        self._lock = threading.Lock()
+
+    @property
+    def done(self) -> bool:
+        """Whether the last turn is over."""
+        return bool(self.turns) and self.turns[-1].done
+
+    @property
+    def turns_left(self) -> int:
+        """Turns that may still be submitted."""
+        return 0 if self.done else self.config.turns - len(self.turns)
+
+    @property
+    def best_score(self) -> float:
+        """Best score so far, that of `init` included."""
+        start = self.init_verdict.score if self.init_verdict is not None else 0.0
+        return max(start, self.best.score if self.best is not None else 0.0)
+
+    @property
+    def best_source(self) -> str:
+        """The first text with the best score; `init` or nothing before one is better."""
+        start = self.init_verdict.score if self.init_verdict is not None else -1.0
+        return self.best.source if self.best is not None and self.best.score > start else self.init or ""
+
+    def prompt(self) -> str:
+        """Return what the agent reads before its first turn."""
+        return render_prompt(self.config, init=self.init, skeleton=self.skeleton.text if self.skeleton else None)
+
+    def opening(self) -> str:
+        """Return the feedback on `init`; empty without one."""
+        if self.init_verdict is None or self.init is None:
+            return ""
+        return render(self.init_verdict, self.init, cap_bytes=self.config.feedback_bytes)
+
+    def submit(self, text: str) -> Turn:
+        """Judge `text` as the next turn.
+
+        Raises:
+            UsageError: if the episode is over.
+            InfrastructureError: if the machine failed; the turn does not count and may be repeated.
+        """
+        with self._lock:
+            if self.done:
+                raise UsageError(f"the episode is over after turn {len(self.turns)}; start a new one")
+            verdict = self._judge(text)
+            number = len(self.turns) + 1
+            done = number >= self.config.turns or self._stop.reached(verdict)
+            payment, self._ledger = self._ledger.settle(verdict, last=done)
+            turn = Turn(
+                number=number,
+                source=text,
+                verdict=verdict,
+                feedback=render(verdict, text, cap_bytes=self.config.feedback_bytes),
+                reward=payment.reward,
+                terms=payment.terms,
+                best_score=max(self.best_score, verdict.score),
+                done=done,
+            )
+            self.turns = (*self.turns, turn)
+            if self.best is None or turn.score > self.best.score:
+                self.best = turn
+            return turn
+
+    async def asubmit(self, text: str) -> Turn:
+        """Judge `text` as the next turn without blocking the event loop."""
+        return await asyncio.to_thread(self.submit, text)
+
+    def _judge(self, text: str) -> Verdict:
+        failure = self.skeleton.check(text) if self.skeleton is not None else None
+        if failure is not None:
+            return self.evaluator.refuse(failure, text, self.task, self.config.arch)
+        return self.evaluator.evaluate(text, self.task, self.config.arch, self._workload)

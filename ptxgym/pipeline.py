@@ -1,0 +1,149 @@
+"""The order of the stages: submission, build, plan, device, judge. One text in, one verdict out.
+
+The first stage that the submission fails ends the evaluation. Numbers and counts come from a fair schedule. Adversarial
+schedules only add findings, or show that a kernel faults or never ends under an order that the hardware may choose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from ptxgym.build import Build, build
+from ptxgym.cache import Cache
+from ptxgym.device.protocol import Device, Execution, RunOptions
+from ptxgym.dossier import Dossier
+from ptxgym.judge.conditions import Case, Conditions, buffers
+from ptxgym.judge.judge import judge, wants_ablation
+from ptxgym.plan import record
+from ptxgym.plan.model import LaunchPlan
+from ptxgym.submission import check_text
+from ptxgym.task import Axes, Task, load_arch
+from ptxgym.verdict import Failure, Severity, Status, Verdict
+
+ORDERED_FAMILIES = frozenset({"barrier", "cp.async", "mbarrier", "tma", "wgmma"})
+"""Families whose completion a schedule can move; without them every schedule is the fair one."""
+
+FAIR = RunOptions()
+
+_Shape = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What an evaluator keeps the same for all evaluations."""
+
+    device: Device
+    emulator_revision: str | None
+    cache: Cache
+    random_schedules: int
+    """Adversarial schedules with random completion, beside the lazy one."""
+
+
+def evaluate(text: str, task: Task, arch: str, drawn: Conditions, stress: Case, setting: Setting) -> Verdict:
+    """Run every stage on `text`.
+
+    Args:
+        text: A whole kernel file, or whatever an agent wrote instead.
+        task: What was asked for.
+        arch: For which GPU generation.
+        drawn: The calls to judge on.
+        stress: The small call for adversarial schedules.
+        setting: Device, cache, schedules.
+
+    Raises:
+        InfrastructureError: if the machine failed; nothing is said about the submission then.
+    """
+    dossier = Dossier(text, task, arch, drawn.hash)
+    refused = check_text(text)
+    if refused is not None:
+        return dossier.failed(refused)
+
+    with dossier.timed("build"):
+        declaration, code = task.signature.declaration(), load_arch(arch).code
+        built = build(text, declaration=declaration, arch=code, cache=setting.cache)
+    if isinstance(built, Failure):
+        return dossier.failed(built)
+    dossier.note_build(built)
+
+    with dossier.timed("plan"):
+        plans = _record(built, task, [case.axes for case in (*drawn.cases, stress)])
+    if isinstance(plans, Failure):
+        return dossier.failed(plans)
+    dossier.note_plan(plans[_shape(drawn.cases[0].axes)])
+    dossier.note_device(setting.device.name, setting.emulator_revision)
+
+    runner = _Runner(task, built, plans, setting)
+    executions: list[Execution] = []
+    for case in drawn.cases:
+        with dossier.timed("execute"):
+            execution = runner.run(case)
+        if isinstance(execution, Failure):
+            return dossier.failed(execution, f"draw {case.name}" if executions else "")
+        executions.append(execution)
+    dossier.printed = executions[0].printed
+    with dossier.timed("judge"):
+        judgement = judge(task, arch, drawn, executions)
+    sound = not any(finding.severity is Severity.ERROR for finding in judgement.findings)
+    if not sound or judgement.status not in (Status.OK, Status.WRONG_OUTPUT):
+        return dossier.judged(judgement)
+
+    stressed: list[Execution] = []
+    if any(count.family in ORDERED_FAMILIES for count in executions[0].counts):
+        for options in _adversarial(setting.random_schedules):
+            with dossier.timed("schedules"):
+                execution = runner.run(stress, options)
+            if isinstance(execution, Failure):
+                return dossier.failed(execution, f"an adversarial schedule ({options.schedule} completion)")
+            stressed.append(execution)
+    ablation = None
+    if judgement.status is Status.OK and wants_ablation(task, arch, executions[0]):
+        with dossier.timed("ablation"):
+            ablation = runner.run(drawn.cases[0], RunOptions(zero_target_results=True))
+    with dossier.timed("judge"):
+        return dossier.judged(judge(task, arch, drawn, executions, schedules=stressed, ablation=ablation))
+
+
+def refuse(failure: Failure, text: str, task: Task, arch: str) -> Verdict:
+    """Return the verdict of a submission that a caller refused before the first stage."""
+    return Dossier(text, task, arch, None).failed(failure)
+
+
+class _Runner:
+    """Runs the plans of one build."""
+
+    def __init__(self, task: Task, built: Build, plans: Mapping[_Shape, LaunchPlan], setting: Setting) -> None:
+        self._task = task
+        self._built = built
+        self._plans = plans
+        self._device = setting.device
+
+    def run(self, case: Case, options: RunOptions = FAIR) -> Execution | Failure:
+        """Run one call within the task's budget."""
+        options = replace(options, warp_instruction_budget=self._task.warp_instruction_budget(case.axes))
+        return self._device.run(self._built, self._plans[_shape(case.axes)], buffers(self._task, case), options)
+
+
+def _adversarial(random_schedules: int) -> Iterable[RunOptions]:
+    """The latest completion that is allowed, then orders drawn from fixed seeds."""
+    yield RunOptions(schedule="lazy")
+    for seed in range(1, random_schedules + 1):
+        yield RunOptions(schedule="random", seed=seed)
+
+
+def _record(built: Build, task: Task, shapes: Iterable[Axes]) -> dict[_Shape, LaunchPlan] | Failure:
+    """Record one plan per distinct shape, side by side; the first shape's failure counts first."""
+    distinct = {_shape(axes): axes for axes in shapes}
+    with ThreadPoolExecutor(max_workers=2, thread_name_prefix="ptxgym-record") as pool:
+        recorded = list(pool.map(lambda axes: record(built, task, axes), distinct.values()))
+    plans: dict[_Shape, LaunchPlan] = {}
+    for shape, plan in zip(distinct, recorded, strict=True):
+        if isinstance(plan, Failure):
+            return plan
+        plans[shape] = plan
+    return plans
+
+
+def _shape(axes: Axes) -> _Shape:
+    return tuple(axes.items())

@@ -1,0 +1,141 @@
+"""Task and environment → the text that an agent reads before its first turn.
+
+Everything comes from content: another task or another generation needs no word changed here.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+
+from ptxgym.envs import EnvConfig
+from ptxgym.judge.evidence import TARGET_COVERAGE
+from ptxgym.reward import CLOSE_SCORE, CORRECT_SCORE, COVERAGE_SCORES, RAN_SCORE, REDUNDANCY_LIMIT, TARGET_SCORE
+from ptxgym.task import Arch, Task, load_arch, load_task
+
+WIDTH = 110
+
+
+def render_prompt(config: EnvConfig, *, init: str | None = None, skeleton: str | None = None) -> str:
+    """Render the prompt of an environment: task, interface, contract, required instructions, rules, budgets, score.
+
+    Args:
+        config: The environment.
+        init: A kernel to start from; it is shown.
+        skeleton: A kernel of which only marked regions may be changed; it is shown.
+
+    Raises:
+        UnknownNameError: if the environment's task or architecture does not exist.
+        ContentError: if the task's file is malformed.
+    """
+    task, arch = load_task(config.task), load_arch(config.arch)
+    parts = [
+        f"# {task.title} for {config.arch.upper()} ({arch.code})",
+        "\n".join(_paragraph(task.summary)),
+        _section("Answer", _answer(config)),
+        _section("Interface", _interface(task)),
+        _section("Contract", _contract(task)),
+        _section("Required instructions", _instructions(task, arch)),
+        _section("Rules", _rules(arch)),
+        _section("Score", _score(arch)),
+    ]
+    if skeleton is not None:
+        parts.append(_section("Skeleton", (*_SKELETON, *_fenced(skeleton))))
+    if init is not None:
+        parts.append(_section("Start from this kernel", _fenced(init)))
+    return "\n\n".join(parts) + "\n"
+
+
+_SKELETON = (
+    "Only the text between a `// ptxgym: begin <name>` line and the next `// ptxgym: end` line may change; everything "
+    "else, the marking lines included, must come back as it is.",
+)
+
+
+def _section(title: str, lines: Iterable[str]) -> str:
+    return "\n".join((f"## {title}", *lines))
+
+
+def _fenced(text: str) -> tuple[str, ...]:
+    longest = max((len(run) for run in text.replace("`", " ` ").split(" ") if set(run) == {"`"}), default=0)
+    fence = "`" * max(3, longest + 1)
+    return (f"{fence}cuda", text.rstrip("\n"), fence)
+
+
+def _answer(config: EnvConfig) -> Iterable[str]:
+    turns = "one turn" if config.turns == 1 else f"{config.turns} turns"
+    yield from _paragraph(
+        f"One self-contained CUDA C++ file with inline PTX, the whole file every time. You have {turns}; after each "
+        "you are told what the compiler, the numbers, the hazard checks and the instruction counters say."
+    )
+
+
+def _interface(task: Task) -> Iterable[str]:
+    yield "```c++"
+    yield f"{task.signature.declaration()};"
+    yield "```"
+    for tensor in (*task.inputs, *task.outputs):
+        role = "input" if tensor in task.inputs else "output, allocated by the caller and not cleared"
+        yield f"- `{tensor.name}`: {tensor.dtype} [{', '.join(tensor.shape)}], row-major, device memory; {role}"
+
+
+def _contract(task: Task) -> Iterable[str]:
+    for name, axis in task.axes.items():
+        multiple = f"a multiple of {axis.multiple_of}, " if axis.multiple_of > 1 else ""
+        yield f"- `{name}`: {multiple}{axis.min} to {axis.max}, known at run time only"
+    shown = {name: workload for name, workload in task.workloads.items() if name != "schedules"}
+    for name, workload in shown.items():
+        sizes = ", ".join(f"{axis}={value}" for axis, value in workload.axes.items())
+        hidden = ", and one more size that is drawn in secret" if workload.hidden else ""
+        yield f"- workload `{name}`: {sizes}{hidden}"
+    axes = task.workload("emulation").axes
+    yield (
+        f"- on the emulator one call may execute {task.warp_instruction_budget(axes):,} warp instructions on workload "
+        f"`emulation` ({task.budget.warp_instructions})"
+    )
+
+
+def _instructions(task: Task, arch: Arch) -> Iterable[str]:
+    families = " or ".join(f"`{family}`" for family in arch.matrix_families)
+    yield from _paragraph(
+        f"{families} must do at least {TARGET_COVERAGE:.0%} of the operator's multiply-adds "
+        f"({task.counts.multiply_adds}), counted as they execute, and all other instructions together at most "
+        f"{REDUNDANCY_LIMIT:.0%}. What the target instructions compute must reach the output. Instructions that are "
+        "present but not executed, or whose work is not used, count for nothing."
+    )
+
+
+def _rules(arch: Arch) -> Iterable[str]:
+    yield from _item("Launch on `stream`. Several kernels, workspaces (`cudaMallocAsync`) and memsets are allowed.")
+    yield from _item(
+        "Host code is recorded, not trusted: it cannot read device memory, and what it launches may depend on the "
+        "sizes only, not on addresses, time or randomness. Copies to the host, graphs, module loading and run-time "
+        "compilation are refused."
+    )
+    yield from _item(
+        f"Compiled by CUDA 13 for `{arch.code}` with `-O3 -std=c++17`; only headers of the CUDA toolkit and of the C++ "
+        "standard library can be included."
+    )
+    yield from _item(
+        "Synchronise as PTX demands: a race or a missing fence is found, and fails the turn even where the numbers are "
+        "right."
+    )
+
+
+def _score(arch: Arch) -> Iterable[str]:
+    families = "/".join(arch.matrix_families)
+    parts = ", ".join(f"{value:.2f} from {share:.0%}" for share, value in reversed(COVERAGE_SCORES))
+    yield "- 0: rejected, does not compile, refused launch, fault, hang, hazard or over budget"
+    yield f"- {RAN_SCORE:.2f} to {RAN_SCORE + CLOSE_SCORE:.2f}: runs clean but wrong, by how close the output is"
+    yield f"- {CORRECT_SCORE:.2f}: right on every draw and size"
+    yield f"- right, and {families} does a share of the multiply-adds: {parts}"
+    yield f"- {TARGET_SCORE:.2f}: right, and {families} does what is required above"
+    yield f"- above {TARGET_SCORE:.2f}: speed over the best vendor library, on a GPU only; the emulator takes no times"
+
+
+def _paragraph(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False)
+
+
+def _item(text: str) -> list[str]:
+    return textwrap.wrap(f"- {text}", WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
