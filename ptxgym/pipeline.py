@@ -7,7 +7,6 @@ schedules only add findings, or show that a kernel faults or never ends under an
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from ptxgym.build import Build, build
@@ -16,8 +15,7 @@ from ptxgym.device.protocol import Device, Execution, RunOptions
 from ptxgym.dossier import Dossier
 from ptxgym.judge.conditions import Case, Conditions, buffers
 from ptxgym.judge.judge import judge, wants_ablation
-from ptxgym.plan import record
-from ptxgym.plan.model import LaunchPlan
+from ptxgym.plan import Argument, LaunchPlan, device_profile, plan_table, record
 from ptxgym.submission import check_text
 from ptxgym.task import Axes, Task, load_arch
 from ptxgym.verdict import Failure, Severity, Status, Verdict
@@ -68,10 +66,11 @@ def evaluate(text: str, task: Task, arch: str, drawn: Conditions, stress: Case, 
     dossier.note_build(built)
 
     with dossier.timed("plan"):
-        plans = _record(built, task, [case.axes for case in (*drawn.cases, stress)])
+        plans = _record(built, task, arch, [case.axes for case in (*drawn.cases, stress)])
     if isinstance(plans, Failure):
         return dossier.failed(plans)
-    dossier.note_plan(plans[_shape(drawn.cases[0].axes)])
+    shown = plans[_shape(drawn.cases[0].axes)]
+    dossier.note_plan(shown, plan_table(shown))
     dossier.note_device(setting.device.name, setting.emulator_revision)
 
     runner = _Runner(task, built, plans, setting)
@@ -132,16 +131,22 @@ def _adversarial(random_schedules: int) -> Iterable[RunOptions]:
         yield RunOptions(schedule="random", seed=seed)
 
 
-def _record(built: Build, task: Task, shapes: Iterable[Axes]) -> dict[_Shape, LaunchPlan] | Failure:
-    """Record one plan per distinct shape, side by side; the first shape's failure counts first."""
-    distinct = {_shape(axes): axes for axes in shapes}
-    with ThreadPoolExecutor(max_workers=2, thread_name_prefix="ptxgym-record") as pool:
-        recorded = list(pool.map(lambda axes: record(built, task, axes), distinct.values()))
+def _record(built: Build, task: Task, arch: str, shapes: Iterable[Axes]) -> dict[_Shape, LaunchPlan] | Failure:
+    """Record one plan per distinct shape, on the architecture's nominal GPU; stop at the first failure."""
+    profile = device_profile(arch)
     plans: dict[_Shape, LaunchPlan] = {}
-    for shape, plan in zip(distinct, recorded, strict=True):
+    for axes in shapes:
+        if _shape(axes) in plans:
+            continue
+        sizes = task.sizes_bytes(axes)
+        arguments = [
+            *(Argument(tensor.name, "input", sizes[tensor.name]) for tensor in task.inputs),
+            *(Argument(tensor.name, "output", sizes[tensor.name]) for tensor in task.outputs),
+        ]
+        plan = record(built, arguments, axes, profile)
         if isinstance(plan, Failure):
             return plan
-        plans[shape] = plan
+        plans[_shape(axes)] = plan
     return plans
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from ptxgym.envs import EnvConfig
 from ptxgym.judge.evidence import TARGET_COVERAGE
+from ptxgym.plan import device_profile
 from ptxgym.reward import CLOSE_SCORE, CORRECT_SCORE, COVERAGE_SCORES, RAN_SCORE, REDUNDANCY_LIMIT, TARGET_SCORE
 from ptxgym.task import Arch, Task, load_arch, load_task
 
@@ -37,6 +38,7 @@ def render_prompt(config: EnvConfig, *, init: str | None = None, skeleton: str |
         _section("Contract", _contract(task)),
         _section("Required instructions", _instructions(task, arch)),
         _section("Rules", _rules(arch)),
+        _section("Hardware", _hardware(config.arch)),
         _section("Score", _score(arch)),
     ]
     if skeleton is not None:
@@ -120,6 +122,15 @@ def _rules(arch: Arch) -> Iterable[str]:
         "Synchronise as PTX demands: a race or a missing fence is found, and fails the turn even where the numbers are "
         "right."
     )
+
+
+def _hardware(arch: str) -> Iterable[str]:
+    profile = device_profile(arch)
+    yield f"- {profile.name}, compute capability {profile.cc_major}.{profile.cc_minor}, {profile.sm_count} SMs"
+    optin, plain = profile.smem_optin_bytes, profile.smem_per_block_bytes
+    yield f"- shared memory per CTA: {optin:,} bytes ({plain:,} without opt-in)"
+    yield f"- per SM: {profile.registers_per_sm:,} registers (at most 255 a thread), {profile.threads_per_sm:,} threads"
+    yield f"- L2 cache {profile.l2_bytes >> 20} MiB; memory {profile.memory_bytes >> 30} GiB"
 
 
 def _score(arch: Arch) -> Iterable[str]:
