@@ -1,10 +1,12 @@
 """Reference of C = A·Bᵀ, written once for numpy and cupy (`xp`). Inputs are float32 arrays that hold BF16 values."""
 
-# FP32 significands hold 24 bits. Hopper's tensor cores align each group of 16 products to the largest term and cut what
-# falls below about 25 fractional bits (arXiv 2511.10909), so one step loses at most 2⁻²⁴ of the running magnitude, and
-# twice that when it also truncates the sum.
-STEP_ERROR = 2.0**-23
+# Hopper's tensor cores align each group of 16 products and the sum so far to the largest of them and cut what falls below
+# about 25 fractional bits (arXiv 2511.10909); sums kept in FP32 hold 24. A cut loses half a unit in the last place on
+# average, 2⁻²⁴ of the sum, and always toward zero, so over the steps it adds up.
+STEP_ERROR = 2.0**-24
 STEP_TERMS = 16
+# Sums that grow to half of Σ|a·b| and then cancel, the worst that inputs can do, are a quarter of it on average.
+MEAN_SUM = 0.25
 
 
 def reference(xp, inputs, axes):
@@ -18,11 +20,9 @@ def ideal(xp, inputs, axes, to_bf16):
 
 
 def accumulation(xp, inputs, axes):
-    """Return a bound [M, N] on what FP32 accumulation may lose: steps of 16 terms, each relative to Σ|a·b|."""
+    """Return what FP32 accumulation may lose [M, N]: in steps of 16 terms, by truncation, on the worst inputs."""
     magnitude = xp.abs(inputs["A"]) @ xp.abs(inputs["B"]).T
-    # Half the steps: partial sums grow to the full magnitude only at the end.
-    steps = max(1.0, axes["K"] / STEP_TERMS / 2)
-    return {"C": STEP_ERROR * steps * magnitude}
+    return {"C": STEP_ERROR * (axes["K"] / STEP_TERMS) * MEAN_SUM * magnitude}
 
 
 def predictors(xp, inputs, axes, outputs):
