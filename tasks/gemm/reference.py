@@ -1,8 +1,8 @@
 """Reference of C = A·Bᵀ, written once for numpy and cupy (`xp`). Inputs are float32 arrays that hold BF16 values."""
 
 # Hopper's tensor cores align each group of 16 products and the sum so far to the largest of them and cut what falls
-# below about 25 fractional bits (arXiv 2511.10909); sums kept in FP32 hold 24. A cut loses half a unit in the last place
-# on average, 2⁻²⁴ of the sum, and always toward zero, so over the steps it adds up.
+# below about 25 fractional bits (arXiv 2511.10909); sums kept in FP32 hold 24. A cut loses half a unit in the last
+# place on average, 2⁻²⁴ of the sum, and always toward zero, so over the steps it adds up.
 STEP_ERROR = 2.0**-24
 STEP_TERMS = 16
 # Sums that grow to half of Σ|a·b| and then cancel, the worst that inputs can do, are a quarter of it on average.
