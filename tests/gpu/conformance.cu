@@ -329,7 +329,8 @@ WGMMA_SS(wgmma_f16_n8, float, AS_FLOAT, "m64n8k16.f32.f16.f16", 4, "%4", "%5", "
   extern "C" __global__ void __launch_bounds__(128) NAME(const __grid_constant__ Params p) {                           \
     const uint32_t* fragments = reinterpret_cast<const uint32_t*>(p.in + p.args[0] + 128 * COUNT * 4);                 \
     run_wgmma<T, COUNT>(p, [&](T* d, uint64_t, uint64_t b, int scale, int step) {                                      \
-      const uint32_t* a = fragments + (step * 128 + threadIdx.x) * 4;                                                  \
+      const uint32_t* from = fragments + (step * 128 + threadIdx.x) * 4;                                               \
+      const uint32_t a[4] = {from[0], from[1], from[2], from[3]};                                                      \
       asm volatile("wgmma.fence.sync.aligned;" ::: "memory");                                                          \
       asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " S ", 0;\nwgmma.mma_async.sync.aligned." SHAPE                   \
                    " {" LIST_##COUNT "}, " A ", " B ", p, 1, 1, " TRANS_B ";\n}"                                       \

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
-from cases import Case, all_cases  # noqa: E402  # the script runs without the project installed
+from cases import Case, all_cases  # the script runs without the project installed
 
 SOURCE = Path(__file__).with_name("conformance.cu")
 KEEP_BYTES = 8192
@@ -79,12 +79,13 @@ def main() -> None:
     about = json.dumps({"device": device_name(), "status": statuses, "inputs": inputs})
     options.out.parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(options.out, about=np.array(about), **arrays)
-    print(f"{'family':<12} {'cases':>6} {'failed':>7}")
+    table = [f"{'family':<12} {'cases':>6} {'failed':>7}"]
     for family in sorted({case.name.split("/")[0] for case in cases}):
         members = [case.name for case in cases if case.name.split("/")[0] == family]
         failed = [name for name in members if statuses[name]]
-        print(f"{family:<12} {len(members):>6} {len(failed):>7}  {' '.join(f'{n}={statuses[n]}' for n in failed)}")
-    print(f"{len(cases)} cases on {device_name()} → {options.out} ({options.out.stat().st_size // 1024} KB)")
+        table.append(f"{family:<12} {len(members):>6} {len(failed):>7}  {' '.join(f'{n}={statuses[n]}' for n in failed)}")
+    table.append(f"{len(cases)} cases on {device_name()} → {options.out} ({options.out.stat().st_size // 1024} KB)")
+    sys.stdout.write("\n".join(table) + "\n")
 
 
 if __name__ == "__main__":

@@ -79,7 +79,8 @@ Step ldmatrix(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
     Matrix matrix;
     for (int row = 0; row < SIDE; ++row) std::memcpy(matrix.element[row], cta.shared(addresses[i * SIDE + row]), ROW_BYTES);
     if (inst.flags & F_TRANS) matrix = matrix.transposed();
-    matrix.to_fragment(warp.reg<uint32_t>(cta.pool(inst.vec)[i]));
+    const int32_t destination = cta.pool(inst.vec)[i];
+    if (destination >= 0) matrix.to_fragment(warp.reg<uint32_t>(destination));
   }
   return Step::Next;
 }

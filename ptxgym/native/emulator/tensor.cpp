@@ -39,6 +39,12 @@ uint64_t line_hash(const uint8_t* line) {
   return sum;
 }
 
+void complete_transaction(Cta& cta, Mbar& mbar, uint32_t bytes) {
+  const uint32_t expected = mbar.tx > 0 && mbar.tx < bytes ? static_cast<uint32_t>(mbar.tx) : bytes;
+  cta.mbar_complete_tx(mbar, expected);
+  if (expected != bytes) cta.mbar_complete_tx(mbar, bytes - expected);
+}
+
 TensorState::TensorState(Cta& cta)
     : bulk_stores(cta.warps.size()),
       cp_async(cta.warps.size()),

@@ -71,6 +71,10 @@ struct TensorState : Extension {
 inline TensorState& tensor_state(Cta& cta) { return static_cast<TensorState&>(*cta.tensor); }
 uint64_t line_hash(const uint8_t* line);
 
+// Hardware completes a copy in pieces, so a barrier that expects fewer bytes than arrive ends its phase on the way (measured on an
+// H200), and the surplus counts in the next phase.
+void complete_transaction(Cta&, Mbar&, uint32_t bytes);
+
 // ---- operands
 
 // Address operand of one lane: `reg` -1 means that `offset` is the address.

@@ -23,7 +23,7 @@ struct BulkLoad : AsyncOp {
     if (bytes) std::memcpy(cta.shared(shared), source, bytes);
     forget_layout(cta, shared, bytes);
     cta.tma_bytes += bytes;
-    cta.mbar_complete_tx(*mbar, bytes);
+    complete_transaction(cta, *mbar, bytes);
   }
 };
 

@@ -25,28 +25,43 @@ struct Box {
   }
 };
 
-// NaN that stands for elements outside of a floating-point tensor; integers and zero fill get zero bits.
-uint64_t fill_element(const TensorMap& map) {
-  if (map.fill == OutOfBounds::Zero) return 0;
-  switch (map.type) {
+// Elements outside of a tensor of floating-point numbers under NaN fill: this pattern in every half word (measured on an H200).
+constexpr uint16_t OUT_OF_BOUNDS_NAN = 0x7FF7;
+
+bool is_floating(TensorType type) {
+  switch (type) {
     case TensorType::F16:
-    case TensorType::BF16: return 0x7FFF;
     case TensorType::F32:
+    case TensorType::F64:
+    case TensorType::BF16:
     case TensorType::F32_FTZ:
     case TensorType::TF32:
-    case TensorType::TF32_FTZ: return 0x7FFF'FFFF;
-    case TensorType::F64: return 0x7FFF'FFFF'FFFF'FFFFull;
-    default: return 0;
+    case TensorType::TF32_FTZ: return true;
+    default: return false;
   }
 }
 
-bool flushes_subnormals(TensorType type) { return type == TensorType::F32_FTZ || type == TensorType::TF32_FTZ; }
+void fill_line(const TensorMap& map, uint8_t* bytes, uint32_t count) {
+  std::memset(bytes, 0, count);
+  if (map.fill == OutOfBounds::Zero || !is_floating(map.type)) return;
+  for (uint32_t i = 0; i < count; i += 2) std::memcpy(bytes + i, &OUT_OF_BOUNDS_NAN, 2);
+}
 
-void flush_subnormals(uint8_t* bytes, uint32_t count) {
+// Loads of tf32 round to ten mantissa bits, nearest even, and make every NaN the same one; the FTZ types do not flush on loads
+// (measured on an H200).
+bool rounds(TensorType type) { return type == TensorType::TF32 || type == TensorType::TF32_FTZ; }
+
+uint32_t to_tf32(uint32_t bits) {
+  if ((bits & 0x7FFF'FFFF) > 0x7F80'0000) return 0x7FFF'E000;
+  if ((bits & 0x7F80'0000) == 0x7F80'0000) return bits;
+  return (bits + 0xFFF + (bits >> 13 & 1)) & ~0x1FFFu;
+}
+
+void round_line(uint8_t* bytes, uint32_t count) {
   for (uint32_t i = 0; i < count; i += 4) {
     uint32_t value;
     std::memcpy(&value, bytes + i, 4);
-    if (!(value & 0x7F80'0000)) value &= 0x8000'0000;
+    value = to_tf32(value);
     std::memcpy(bytes + i, &value, 4);
   }
 }
@@ -57,16 +72,15 @@ struct BoxLoad : AsyncOp {
 
   void run(Cta& cta) override {
     const TensorMap& map = box.map;
-    const uint32_t line_bytes = box_line_bytes(map), size = element_bytes(map.type);
-    const uint64_t fill = fill_element(map);
+    const uint32_t line_bytes = box_line_bytes(map);
     alignas(16) uint8_t staged[MAX_LINE_BYTES];
     for (uint32_t index = 0; index < box.lines.size(); ++index) {
       const Line& line = box.lines[index];
       const uint8_t* source = line.data;
-      if (line.bytes != line_bytes || flushes_subnormals(map.type)) {
-        for (uint32_t at = 0; at < line_bytes; at += size) std::memcpy(staged + at, &fill, size);
+      if (line.bytes != line_bytes || rounds(map.type)) {
+        fill_line(map, staged, line_bytes);
         if (line.bytes) std::memcpy(staged + line.at, line.data, line.bytes);
-        if (flushes_subnormals(map.type)) flush_subnormals(staged + line.at, line.bytes);
+        if (rounds(map.type)) round_line(staged + line.at, line.bytes);
         source = staged;
       }
       for (uint32_t c = 0; c < line_bytes / CHUNK_BYTES; ++c) {
@@ -75,7 +89,7 @@ struct BoxLoad : AsyncOp {
     }
     record_layout(cta);
     cta.tma_bytes += box_bytes(map);
-    cta.mbar_complete_tx(*mbar, box_bytes(map));
+    complete_transaction(cta, *mbar, box_bytes(map));
   }
 
   // A line that the box fills only in part has no one layout.
@@ -158,6 +172,16 @@ bool resolve(Cta& cta, Warp& warp, const Inst& inst, int lane, uint64_t map_addr
   int32_t coords[MAX_RANK] = {};
   for (int dim = 0; dim < inst.nvec; ++dim) coords[dim] = warp.reg<int32_t>(cta.pool(inst.vec)[dim])[lane];
   const uint32_t size = element_bytes(map.type);
+  // An H200 raises "illegal instruction" for both of these, which the ISA does not mention for tile mode.
+  if (coords[0] * static_cast<int64_t>(size) % CHUNK_BYTES) {
+    return refuse("tma.coordinate", "coordinate %d of the innermost dimension is not a multiple of 16 bytes (%u elements)", coords[0],
+                  CHUNK_BYTES / size);
+  }
+  for (int dim = 0; access == Access::Write && dim < inst.nvec; ++dim) {
+    if (coords[dim] >= 0) continue;
+    return refuse("tma.coordinate", "coordinate %d of dimension %d is negative: a store may end outside of the tensor but not begin "
+                  "before it", coords[dim], dim);
+  }
   box.lines.resize(box_lines(map));
   for (uint32_t index = 0; index < box.lines.size(); ++index) {
     const BoxLine line = box_line(map, coords, index);

@@ -1,0 +1,309 @@
+"""Expected results of the conformance kernels, by numpy and independent formulas.
+
+Swizzles are the tables of PTX ISA 5.5.7, not an exclusive-or; operand layouts and fragments are CuTe layouts (shape and stride per
+mode), whose canonical forms stand in PTX ISA 9.7.15.5.1.2.1.3; boxes are gathered by index arrays.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes = NDArray[np.uint8]
+
+PATTERNS = {
+    "NONE": [[0, 1, 2, 3, 4, 5, 6, 7]],
+    "32B": [[0, 1, 2, 3, 4, 5, 6, 7], [1, 0, 3, 2, 5, 4, 7, 6]],
+    "64B": [[0, 1, 2, 3, 4, 5, 6, 7], [1, 0, 3, 2, 5, 4, 7, 6], [2, 3, 0, 1, 6, 7, 4, 5], [3, 2, 1, 0, 7, 6, 5, 4]],
+    "128B": [
+        [0, 1, 2, 3, 4, 5, 6, 7], [1, 0, 3, 2, 5, 4, 7, 6], [2, 3, 0, 1, 6, 7, 4, 5], [3, 2, 1, 0, 7, 6, 5, 4],
+        [4, 5, 6, 7, 0, 1, 2, 3], [5, 4, 7, 6, 1, 0, 3, 2], [6, 7, 4, 5, 2, 3, 0, 1], [7, 6, 5, 4, 3, 2, 1, 0],
+    ],
+}  # fmt: skip
+"""Position of each 16-byte chunk of a 128-byte line, by line of the repeating pattern."""
+
+
+def placed(address: int, swizzle: str, base_offset: int = 0) -> int:
+    """Where the byte that an unswizzled layout puts at `address` really lies."""
+    pattern = PATTERNS[swizzle]
+    line, within = divmod(address, 128)
+    return line * 128 + pattern[(line - base_offset) % len(pattern)][within // 16] * 16 + within % 16
+
+
+# ---- tensor copies
+
+
+def box_elements(m: Any, coords: Sequence[int]) -> list[tuple[tuple[int, ...], int | None]]:
+    """Return (position in the box, byte offset in the tensor or None where outside), outermost dimension slowest."""
+    out: list[tuple[tuple[int, ...], int | None]] = []
+    strides = (m.element_bytes, *m.byte_strides)
+    for position in itertools.product(*(range(n) for n in reversed(m.counts))):
+        step = position[::-1]
+        at = [c + s * e for c, s, e in zip(coords, step, (1, *m.steps[1:]), strict=True)]
+        inside = all(0 <= x < size for x, size in zip(at, m.dims, strict=True))
+        out.append((step, sum(x * s for x, s in zip(at, strides, strict=True)) if inside else None))
+    return out
+
+
+def line_pitch(m: Any) -> int:
+    return m.box[0] * m.element_bytes if m.swizzle == "NONE" else int(m.swizzle[:-1])
+
+
+def shared_address(m: Any, step: Sequence[int], offset: int) -> int:
+    line, size = 0, 1
+    for index, count in zip(step[1:], m.counts[1:], strict=True):
+        line, size = line + index * size, size * count
+    return placed(offset + line * line_pitch(m) + step[0] * m.element_bytes, m.swizzle)
+
+
+def fill_bytes(m: Any) -> bytes:
+    """Half words of 0x7FF7 stand for NaN in every floating-point type (measured on an H200)."""
+    floating = "FLOAT" in m.type
+    return b"\xf7\x7f" * (m.element_bytes // 2) if m.fill != "NONE" and floating else bytes(m.element_bytes)
+
+
+def converted(m: Any, element: bytes) -> bytes:
+    """Loads of tf32 round to 11 significant bits, nearest even; subnormals share the least exponent (measured on an H200)."""
+    if not m.type.startswith("TFLOAT32"):
+        return element
+    value = float(np.frombuffer(element, np.float32)[0])
+    if np.isnan(value):
+        return b"\x00\xe0\xff\x7f"
+    if np.isinf(value) or value == 0:
+        return element
+    exponent = max(int(np.frexp(value)[1]), -125)
+    unit = 2.0 ** (exponent - 11)
+    with np.errstate(over="ignore"):
+        return np.float32(np.copysign(np.round(value / unit) * unit, value)).tobytes()
+
+
+def load(case: Any) -> Bytes:
+    offset, expected, dump, *coords = case.args
+    m = case.map
+    shared = np.full(max(dump, 16384), 0xCD, np.uint8)
+    for step, at in box_elements(m, coords[: m.rank]):
+        element = fill_bytes(m) if at is None else converted(m, case.input[m.offset + at : m.offset + at + m.element_bytes])
+        address = shared_address(m, step, offset)
+        shared[address : address + m.element_bytes] = np.frombuffer(element, np.uint8)
+    # Hardware completes in pieces: a phase that expects less ends on the way (measured on an H200).
+    return with_status(int(expected <= m.box_bytes), shared[:dump])
+
+
+def with_status(done: int, shared: Bytes) -> Bytes:
+    head = np.full(16, 0xEE, np.uint8)
+    head[:4] = np.array([done], np.uint32).view(np.uint8)
+    return np.concatenate([head, shared])
+
+
+def store(case: Any) -> Bytes:
+    offset, coords, m = case.args[0], case.args[3:], case.map
+    out = np.full(case.out_bytes, 0xEE, np.uint8)
+    shared = np.frombuffer(case.input, np.uint8)
+    for step, at in box_elements(m, coords[: m.rank]):
+        if at is not None:
+            address = shared_address(m, step, offset)
+            out[m.offset + at : m.offset + at + m.element_bytes] = shared[address : address + m.element_bytes]
+    return out
+
+
+def bulk_load(case: Any) -> Bytes:
+    offset, size, dump, at = case.args
+    shared = np.full(dump, 0xCD, np.uint8)
+    shared[offset : offset + size] = np.frombuffer(case.input, np.uint8)[at : at + size]
+    return with_status(1, shared)
+
+
+def bulk_store(case: Any) -> Bytes:
+    offset, size, _, at = case.args
+    out = np.full(case.out_bytes, 0xEE, np.uint8)
+    out[at : at + size] = np.frombuffer(case.input, np.uint8)[offset : offset + size]
+    return out
+
+
+def cp_async(case: Any) -> Bytes:
+    size = int(case.kernel.rsplit("_", 1)[1])
+    multiplier, ignored, dump = case.args
+    source = np.frombuffer(case.input, np.uint8)
+    shared = np.full(dump, 0xCD, np.uint8)
+    for lane in range(32):
+        taken, at = lane * multiplier % (size + 1), lane * size
+        shared[at : at + size] = 0
+        shared[at : at + taken] = source[at : at + taken]
+        shared[32 * size + at : 33 * size + at] = 0 if ignored >> lane & 1 else source[at : at + size]
+    return shared
+
+
+# ---- CuTe layouts
+
+Nested = int | tuple[Any, ...]
+
+
+def layout(shape: Nested, stride: Nested, index: int) -> int:
+    """Value of the layout shape:stride at a linear index, leftmost mode fastest."""
+    if isinstance(shape, int):
+        assert isinstance(stride, int)
+        return index % shape * stride
+    assert isinstance(stride, tuple)
+    total = 0
+    for mode, step in zip(shape, stride, strict=True):
+        size = extent(mode)
+        total += layout(mode, step, index % size)
+        index //= size
+    return total
+
+
+def extent(shape: Nested) -> int:
+    return shape if isinstance(shape, int) else int(np.prod([extent(mode) for mode in shape]))
+
+
+def thread_values(threads: tuple[Nested, Nested], values: tuple[Nested, Nested], rows: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (row, column) of value v of thread t, arrays [thread, value], of a layout into a column-major matrix."""
+    index = np.array(
+        [[layout(*threads, t) + layout(*values, v) for v in range(extent(values[0]))] for t in range(extent(threads[0]))]
+    )
+    return index % rows, index // rows
+
+
+# ---- wgmma
+
+WARPGROUP = ((4, 8, 4), (128, 1, 16))
+
+
+def accumulator_places(n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    return thread_values(WARPGROUP, ((2, 2, n // 8), (64, 8, 512)), 64)
+
+
+def operand(image: Bytes, bits: int, extent_mn: int, mn_major: bool) -> NDArray[np.uint16]:
+    """Elements [mn, k] of a 16-bit operand that a descriptor names."""
+    start, lbo, sbo = (bits & 0x3FFF) << 4, (bits >> 16 & 0x3FFF) << 3, (bits >> 32 & 0x3FFF) << 3  # bytes; strides in elements
+    base_offset = bits >> 49 & 7
+    swizzle = ("NONE", "128B", "64B", "32B")[bits >> 62]
+    w, m = {"NONE": 1, "32B": 2, "64B": 4, "128B": 8}[swizzle], extent_mn // 8
+    modes: tuple[tuple[Nested, Nested], tuple[Nested, Nested]]
+    if not mn_major:
+        modes = (((8, m), (8 * w, sbo)), ((8, 2), (1, lbo if swizzle == "NONE" else 8)))
+    elif swizzle == "NONE":
+        modes = (((8, 1, m), (1, 8, sbo)), ((8, 2), (8, lbo)))
+    else:
+        modes = (((8, w, -(-m // w)), (1, 8, lbo)), ((8, 2), (8 * w, sbo)))
+    elements = np.empty((extent_mn, 16), np.uint16)
+    for mn, k in itertools.product(range(extent_mn), range(16)):
+        address = placed(start + 2 * (layout(*modes[0], mn) + layout(*modes[1], k)), swizzle, base_offset)
+        elements[mn, k] = image[address : address + 2].view(np.uint16)[0]
+    return elements
+
+
+def as_float(elements: NDArray[np.uint16], kind: str) -> NDArray[np.float64]:
+    if kind == "f16":
+        return elements.view(np.float16).astype(np.float64)
+    return (elements.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+
+
+def wgmma(case: Any) -> Bytes:
+    """Exact for whole-number operands; otherwise the real-number result rounded once."""
+    image_bytes, steps, scale_d, step_a, step_b = case.args
+    _, kind, *rest = case.kernel.split("_")
+    half, n, major = kind == "half", int(rest[0][1:]), rest[1] if len(rest) > 1 else "kk"
+    elements = "bf16" if kind == "bf16" else "f16"
+    result: Any = np.float16 if half else np.float32
+    registers = case.out_bytes // 512
+    image = np.frombuffer(case.input, np.uint8)[:image_bytes]
+    values = registers * (2 if half else 1)
+    before = np.frombuffer(case.input, result)[image_bytes // result().nbytes :][: 128 * values].reshape(128, values)
+    fragments = np.frombuffer(case.input, np.uint16)[(image_bytes + before.nbytes) // 2 :]
+    sign = -1 if major == "negate" else 1
+    in_registers = major == "reg"
+    rows, columns = accumulator_places(n)
+    total = np.zeros((64, n))
+    total[rows, columns] = before if scale_d else 0
+    for step in range(steps):
+        b_mn = rest[-1] == "m" if in_registers else len(major) == 2 and major[1] == "m"
+        b = as_float(operand(image, case.wide[1] + (step * step_b >> 4), n, b_mn), elements)
+        if in_registers:
+            a = np.empty((64, 16))
+            a[thread_values(WARPGROUP, ((2, 2, 2), (64, 8, 512)), 64)] = as_float(
+                fragments[step * 1024 :][:1024].reshape(128, 8), elements
+            )
+        else:
+            a = as_float(operand(image, case.wide[0] + (step * step_a >> 4), 64, len(major) == 2 and major[0] == "m"), elements)
+        total += sign * (a @ b.T)
+    return np.ascontiguousarray(total[rows, columns].astype(result)).reshape(-1).view(np.uint8)
+
+
+# ---- matrices of a warp
+
+
+def matrix_rows(case: Any) -> list[int]:
+    pitch, multiplier, _ = case.args
+    return [pitch * (lane * multiplier % 32) for lane in range(32)]
+
+
+def ldmatrix(case: Any) -> Bytes:
+    num, trans = int(case.kernel[len("ldmatrix_")]), case.kernel.endswith("t")
+    image = np.frombuffer(case.input, np.uint8)
+    out = np.empty((32, num, 2), np.uint16)
+    for i in range(num):
+        matrix = np.stack([image[a : a + 16].view(np.uint16) for a in matrix_rows(case)[8 * i : 8 * i + 8]])
+        out[:, i] = (matrix.T if trans else matrix).reshape(32, 2)
+    return out.reshape(-1).view(np.uint8)
+
+
+def stmatrix(case: Any) -> Bytes:
+    num, trans = int(case.kernel[len("stmatrix_")]), case.kernel.endswith("t")
+    lanes = np.frombuffer(case.input, np.uint16).reshape(32, num, 2)
+    shared = np.full(case.out_bytes, 0xCD, np.uint8)
+    for i in range(num):
+        matrix = np.ascontiguousarray(lanes[:, i]).reshape(8, 8)
+        for row, a in enumerate(matrix_rows(case)[8 * i : 8 * i + 8]):
+            shared[a : a + 16] = np.ascontiguousarray((matrix.T if trans else matrix)[row]).view(np.uint8)
+    return shared
+
+
+def movmatrix(case: Any) -> Bytes:
+    return np.ascontiguousarray(np.frombuffer(case.input, np.uint16).reshape(8, 8).T).reshape(-1).view(np.uint8)
+
+
+WARP = (4, 8)
+MMA_LAYOUTS: dict[tuple[int, int], tuple[Any, Any, Any, Any]] = {
+    # (k, element bits): A threads' strides, A values, B threads' strides, B values. A is 16 × k, B is 8 × k, both column-major.
+    (16, 16): ((32, 1), ((2, 2, 2), (16, 8, 128)), (16, 1), ((2, 2), (8, 64))),
+    (8, 16): ((32, 1), ((2, 2), (16, 8)), (16, 1), ((2,), (8,))),
+    (4, 32): ((16, 1), ((2,), (8,)), (8, 1), ((1,), (0,))),
+    (8, 32): ((16, 1), ((2, 2), (8, 64)), (8, 1), ((2,), (32,))),
+    (16, 8): ((64, 1), ((4, 2), (16, 8)), (32, 1), ((4,), (8,))),
+    (32, 8): ((64, 1), ((4, 2, 2), (16, 8, 256)), (32, 1), ((4, 2), (8, 128))),
+}
+ELEMENTS: dict[str, tuple[int, Any]] = {"bf16": (16, np.uint16), "f16": (16, np.uint16), "tf32": (32, np.uint32), "s8": (8, np.int8), "u8": (8, np.uint8)}
+
+
+def mma(case: Any, form: Any) -> Bytes:
+    bits, container = ELEMENTS[form.kind]
+    na, nb, nc = form.registers
+    words = np.frombuffer(case.input, np.uint32).reshape(32, na + nb + nc)
+    a_threads, a_values, b_threads, b_values = MMA_LAYOUTS[form.k, bits]
+
+    def matrix(registers: NDArray[np.uint32], rows: int, threads: Any, values: Any, kind: str) -> NDArray[np.float64]:
+        raw = np.ascontiguousarray(registers).view(ELEMENTS[kind][1])
+        if kind == "tf32":
+            numbers = (raw & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
+        else:
+            numbers = as_float(raw, kind) if bits == 16 else raw.astype(np.float64)
+        filled = np.empty((rows, form.k))
+        filled[thread_values((WARP, threads), values, rows)] = numbers
+        return filled
+
+    a = matrix(words[:, :na], 16, a_threads, a_values, form.kind)
+    b = matrix(words[:, na : na + nb], 8, b_threads, b_values, form.b_kind or form.kind)
+    rows, columns = thread_values((WARP, (32, 1)), ((2, 2), (16, 8)), 16)
+    result: Any = {"f32": np.float32, "f16": np.float16, "s32": np.int32}[form.result]
+    total = np.ascontiguousarray(words[:, na + nb :]).view(result).astype(np.float64) + (a @ b.T)[rows, columns]
+    if form.saturate:
+        total = np.clip(total, -(2**31), 2**31 - 1)
+    if form.result == "s32":
+        wrapped = (total.astype(np.int64) & 0xFFFFFFFF).astype(np.uint32)
+        return wrapped.reshape(-1).view(np.uint8)
+    return np.ascontiguousarray(total.astype(result)).reshape(-1).view(np.uint8)
