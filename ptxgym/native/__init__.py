@@ -113,7 +113,8 @@ def _target(name: str, folder: Path, key: str, table: dict[str, Any], declaratio
     try:
         return Target(**{"name": name, "folder": folder, "output": output, **table})
     except ValidationError as error:
-        raise ContentError(f"{declaration}, table [{key}]: {error}") from error
+        wrong = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
+        raise ContentError(f"{declaration}, table [{key}]: {wrong}") from error
 
 
 def build_all(report: Callable[[str], None], names: Iterable[str]) -> None:

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ptxgym.submission import MAX_SOURCE_BYTES, Submission, check_text, extract
+from ptxgym.verdict import Stage, Status
+
+KERNEL = '__global__ void k() {}\nextern "C" void run(cudaStream_t stream) { k<<<1, 1, 0, stream>>>(); }\n'
+OTHER = KERNEL.replace("k", "other")
+
+
+def test_sha256_is_of_the_text():
+    assert Submission("abc").sha256 == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert Submission("abc").sha256 != Submission("abd").sha256
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("", "submission.empty"),
+        (" \n\t\r\n", "submission.empty"),
+        ("x" * (MAX_SOURCE_BYTES + 1), "submission.too_large"),
+        ("é" * (MAX_SOURCE_BYTES // 2 + 1), "submission.too_large"),
+        ("x" * 10_000_000, "submission.too_large"),
+        ("\x7fELF\x02\x01\x01\0\0", "submission.not_text"),
+        ("int x;\0", "submission.not_text"),
+        ("// \x1b[31m", "submission.not_text"),
+        ("// \ud800", "submission.not_text"),
+    ],
+)
+def test_refuses_what_is_no_kernel_file(text, code):
+    failure = check_text(text)
+    assert failure is not None
+    assert (failure.stage, failure.status, failure.code) == (Stage.SUBMISSION, Status.REJECTED, code)
+    assert failure.model_dump_json()  # no surrogate of the text comes along
+
+
+@pytest.mark.parametrize("text", [KERNEL, "x", "// é 语\n\tint x;\r\n\f\v", "x" * MAX_SOURCE_BYTES])
+def test_accepts_text(text):
+    assert check_text(text) is None
+
+
+def test_limit_is_the_callers():
+    assert check_text("x" * 11, max_bytes=10).code == "submission.too_large"
+    assert check_text("x" * 10, max_bytes=10) is None
+
+
+@given(st.binary(max_size=200))
+def test_bytes_that_are_not_utf8_are_not_text(data):
+    text = data.decode("utf-8", "surrogateescape")
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        assert check_text(text).code == "submission.not_text"
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (f"Here:\n```cuda\n{KERNEL}```\nDone.", KERNEL),
+        (f"```cpp\n{KERNEL}```", KERNEL),
+        (f"```C++\n{KERNEL}```", KERNEL),
+        (f"```\n{KERNEL}```", KERNEL),
+        (f"~~~cu\n{KERNEL}~~~", KERNEL),
+        (f"```cuda title=k.cu\n{KERNEL}```", KERNEL),
+        (f"````cuda\n// ```\n{KERNEL}````", "// ```\n" + KERNEL),
+        (f"```cuda\r\n{KERNEL}```\r\n", KERNEL),
+        (KERNEL, KERNEL),
+        (f"```bash\nnvcc k.cu\n```\n```cuda\n{KERNEL}```\n```\nno kernel here\n```", KERNEL),
+    ],
+)
+def test_finds_the_file(answer, text):
+    found = extract(answer)
+    assert (found.code, found.text, found.notes, found.failure) == (None, text, (), None)
+
+
+def test_takes_the_last_whole_file_of_several():
+    found = extract(f"First\n```cuda\n{KERNEL}```\nbetter:\n```cuda\n{OTHER}```\n")
+    assert (found.text, found.notes) == (OTHER, ("several_blocks",))
+    found = extract(f"```cuda\n{KERNEL}```\nwhere the loop is\n```cpp\nfor (;;) {{}}\n```\n")
+    assert (found.text, found.notes) == (KERNEL, ("several_blocks",))
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        ("", "no_code"),
+        ("I cannot do that.", "no_code"),
+        ("```python\nprint(1)\n```", "no_code"),
+        ("```cuda\n```", "no_code"),
+        (f"```cuda\n{KERNEL}", "truncated_response"),
+        (f"```cuda\n{KERNEL}```\nand now better:\n```cuda\n{OTHER[:40]}", "truncated_response"),
+        (f"```\n{KERNEL[:-20]}", "truncated_response"),
+    ],
+)
+def test_says_what_was_wrong(answer, code):
+    found = extract(answer)
+    assert (found.code, found.text) == (code, "")
+    assert found.failure.code == f"submission.{code}"
+
+
+@given(st.text(alphabet="`~ \ncuda{}_\"'", max_size=200))
+def test_never_fails_and_never_invents(answer):
+    found = extract(answer)
+    assert found.text in answer.replace("\r\n", "\n")
+    assert (found.text == "") == (found.code is not None)
