@@ -7,6 +7,7 @@ A plan has no addresses. Bytes that held device pointers or tensor maps are zero
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -14,6 +15,16 @@ from pydantic import Field
 from ptxgym.verdict import Value
 
 Dim3 = tuple[int, int, int]
+
+_PER_BUILD_HASH = re.compile(r"(_GLOBAL__N__|_INTERNAL_)[0-9a-f]{8}(?=_)")
+
+
+def normalize_names(text: str) -> str:
+    """Return `text` with zeros for the hashes that nvcc puts into names of internal linkage.
+
+    They come from the folder of the compilation, so that equal sources get other names in another build.
+    """
+    return _PER_BUILD_HASH.sub(r"\g<1>00000000", text)
 
 
 class Buffer(Value):
@@ -160,8 +171,8 @@ class LaunchPlan(Value):
 
     @property
     def hash(self) -> str:
-        """Hex SHA-256 of the plan without its isolation level."""
-        return hashlib.sha256(self.model_dump_json(exclude={"isolation"}).encode()).hexdigest()
+        """Hex SHA-256 of the plan without its isolation level; equal for every build of the same submission."""
+        return hashlib.sha256(normalize_names(self.model_dump_json(exclude={"isolation"})).encode()).hexdigest()
 
     @property
     def launches(self) -> tuple[Launch, ...]:

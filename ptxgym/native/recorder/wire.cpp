@@ -1,0 +1,131 @@
+#include "wire.hpp"
+
+#include <cerrno>
+#include <cstdarg>
+#include <cstdio>
+#include <cstring>
+#include <fcntl.h>
+#include <unistd.h>
+
+namespace recorder {
+namespace {
+
+constexpr std::size_t max_record_bytes = std::size_t{96} << 20;
+constexpr int quiet_fd = 100;  // out of the way of descriptors that host code might close by mistake
+
+int record_fd = 1;
+std::size_t sent_bytes = 0;
+
+bool write_all(const char* data, std::size_t size) {
+    while (size > 0) {
+        const ssize_t done = write(record_fd, data, size);
+        if (done < 0 && errno == EINTR) continue;
+        if (done <= 0) return false;
+        data += done;
+        size -= static_cast<std::size_t>(done);
+    }
+    return true;
+}
+
+// Append `text` as the inside of a JSON string; bytes that are no printable ASCII become '?'.
+template <typename Append>
+void escape(const char* text, std::size_t size, Append append) {
+    for (std::size_t i = 0; i < size; ++i) {
+        const char c = text[i];
+        if (c == '"' || c == '\\') append('\\');
+        append(c >= ' ' && c <= '~' ? c : (c == '\n' ? ' ' : '?'));
+    }
+}
+
+[[noreturn]] void leave(const char* status, const char* code, const std::string& message) {
+    Line("failure").field("status", status).field("code", code).field("message", message).send();
+    _exit(0);
+}
+
+}  // namespace
+
+void open_record() {
+    record_fd = fcntl(1, F_DUPFD_CLOEXEC, quiet_fd);
+    if (record_fd < 0 || dup2(2, 1) < 0) _exit(120);
+}
+
+Line::Line(const char* event) : text_("{\"event\":\"") { text_ += event; text_ += '"'; }
+
+void Line::key(const char* name) { text_ += ",\""; text_ += name; text_ += "\":"; }
+
+Line& Line::field(const char* name, const std::string& text) {
+    key(name);
+    text_ += '"';
+    escape(text.data(), text.size(), [this](char c) { text_ += c; });
+    text_ += '"';
+    return *this;
+}
+
+Line& Line::field(const char* name, std::uint64_t number) { key(name); text_ += std::to_string(number); return *this; }
+Line& Line::field(const char* name, std::int64_t number) { key(name); text_ += std::to_string(number); return *this; }
+Line& Line::field(const char* name, bool value) { key(name); text_ += value ? "true" : "false"; return *this; }
+
+Line& Line::field(const char* name, const std::vector<std::uint64_t>& numbers) {
+    key(name);
+    text_ += '[';
+    for (std::size_t i = 0; i < numbers.size(); ++i) text_ += (i ? "," : "") + std::to_string(numbers[i]);
+    text_ += ']';
+    return *this;
+}
+
+Line& Line::field(const char* name, const std::vector<std::string>& texts) {
+    key(name);
+    text_ += '[';
+    for (std::size_t i = 0; i < texts.size(); ++i) text_ += (i ? ",\"" : "\"") + texts[i] + '"';
+    text_ += ']';
+    return *this;
+}
+
+void Line::send() {
+    text_ += "}\n";
+    sent_bytes += text_.size();
+    if (sent_bytes > max_record_bytes) {
+        fail_in_handler("plan.record_limit", "the host code asked for more than 96 MiB of recorded operations and uploads");
+    }
+    if (!write_all(text_.data(), text_.size())) _exit(121);
+}
+
+std::string hex(const void* data, std::size_t size) {
+    static const char digits[] = "0123456789abcdef";
+    const auto* bytes = static_cast<const unsigned char*>(data);
+    std::string text(2 * size, '0');
+    for (std::size_t i = 0; i < size; ++i) {
+        text[2 * i] = digits[bytes[i] >> 4];
+        text[2 * i + 1] = digits[bytes[i] & 15];
+    }
+    return text;
+}
+
+std::string format(const char* pattern, ...) {
+    char text[1024];
+    va_list arguments;
+    va_start(arguments, pattern);
+    std::vsnprintf(text, sizeof text, pattern, arguments);
+    va_end(arguments);
+    return text;
+}
+
+void fail(const char* code, const std::string& message) { leave("plan_error", code, message); }
+void fail_launch(const char* code, const std::string& message) { leave("launch_error", code, message); }
+
+void fail_in_handler(const char* code, const char* message) {
+    char text[1600];
+    // The line starts with a newline: the signal may have come while another line was being written.
+    int length = std::snprintf(text, sizeof text, "\n{\"event\":\"failure\",\"status\":\"plan_error\",\"code\":\"%s\",\"message\":\"", code);
+    escape(message, strnlen(message, 700), [&](char c) { text[length++] = c; });
+    std::memcpy(text + length, "\"}\n", 3);
+    write_all(text, static_cast<std::size_t>(length) + 3);
+    _exit(0);
+}
+
+void finish() {
+    Line("end").send();
+    _exit(0);
+}
+
+}  // namespace recorder

@@ -1,0 +1,218 @@
+"""What the recorder wrote: events with raw addresses, parsed strictly, since anything may have written them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from ptxgym.plan.model import Dim3
+from ptxgym.verdict import Value
+
+Address = Annotated[int, Field(ge=0, lt=1 << 64)]
+Count = Annotated[int, Field(ge=0, lt=1 << 63)]
+Hex = Annotated[str, Field(pattern=r"^([0-9a-f]{2})*$")]
+Name = Annotated[str, Field(max_length=4096)]
+
+
+class Event(Value):
+    """Base of all events."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class Start(Event):
+    """The submission is about to be loaded."""
+
+    event: Literal["start"]
+    confined: bool
+
+
+class RawBuffer(Event):
+    """An allocation."""
+
+    event: Literal["buffer"]
+    name: Name
+    role: Literal["argument", "workspace", "symbol"]
+    address: Address
+    bytes: Count
+
+
+class RawFree(Event):
+    """A workspace was freed."""
+
+    event: Literal["free"]
+    name: Name
+
+
+class RawTensorMap(Event):
+    """A tensor map was encoded; its index is its place among these events."""
+
+    event: Literal["tensor_map"]
+    data_type: Name
+    address: Address
+    global_dim: list[Count]
+    global_strides_bytes: list[Count]
+    box_dim: list[Count]
+    element_strides: list[Count]
+    interleave: Name
+    swizzle: Name
+    l2_promotion: Name
+    oob_fill: Name
+
+
+class RawFunction(Event):
+    """A function attribute was set."""
+
+    event: Literal["function"]
+    kernel: Name
+    attribute: Literal["max_dynamic_smem_bytes", "preferred_smem_carveout", "non_portable_cluster"]
+    value: int
+
+
+class RawLaunch(Event):
+    """A kernel launch."""
+
+    event: Literal["launch"]
+    kernel: Name
+    grid: list[Count] = Field(min_length=3, max_length=3)
+    block: list[Count] = Field(min_length=3, max_length=3)
+    dynamic_smem_bytes: Count
+    cluster: list[Count]
+    """Empty where there is none."""
+    cooperative: bool
+    programmatic: bool
+    stream: Count
+    params: list[Hex]
+
+
+class RawMemset(Event):
+    """A fill."""
+
+    event: Literal["memset"]
+    target: Address
+    value: Count
+    width_bytes: Count
+    count: Count
+    stream: Count
+
+
+class RawCopy(Event):
+    """A device-to-device copy."""
+
+    event: Literal["copy"]
+    target: Address
+    source: Address
+    bytes: Count
+    stream: Count
+
+
+class RawUpload(Event):
+    """A host-to-device copy."""
+
+    event: Literal["upload"]
+    target: Address
+    data: Hex
+    stream: Count
+
+
+class ApiError(Event):
+    """A call failed as on a real device."""
+
+    event: Literal["api_error"]
+    call: Name
+    error: Name
+    why: Name
+
+
+class Failed(Event):
+    """The recording ended early."""
+
+    event: Literal["failure"]
+    status: Literal["plan_error", "launch_error"]
+    code: Annotated[str, Field(pattern=r"^(plan|launch|infra)\.[a-z_]+$", max_length=60)]
+    message: Annotated[str, Field(max_length=4096)]
+
+
+class End(Event):
+    """`run` returned."""
+
+    event: Literal["end"]
+
+
+RawOperation = RawLaunch | RawMemset | RawCopy | RawUpload
+Ordered = RawOperation | RawFree
+AnyEvent = Annotated[
+    Start
+    | RawBuffer
+    | RawFree
+    | RawTensorMap
+    | RawFunction
+    | RawLaunch
+    | RawMemset
+    | RawCopy
+    | RawUpload
+    | ApiError
+    | Failed
+    | End,
+    Field(discriminator="event"),
+]
+_ADAPTER: TypeAdapter[AnyEvent] = TypeAdapter(AnyEvent)
+
+
+@dataclass
+class Recording:
+    """One run of the host code."""
+
+    buffers: list[RawBuffer] = field(default_factory=list)
+    tensor_maps: list[RawTensorMap] = field(default_factory=list)
+    functions: list[RawFunction] = field(default_factory=list)
+    ordered: list[Ordered] = field(default_factory=list)
+    """Operations and frees."""
+    errors: list[ApiError] = field(default_factory=list)
+    failed: Failed | None = None
+    started: bool = False
+    ended: bool = False
+    malformed: str | None = None
+    """The first line that is no event; None if all are."""
+
+
+def dim3(values: list[int]) -> Dim3:
+    """Return three numbers as a tuple."""
+    x, y, z = values
+    return x, y, z
+
+
+def parse_record(record: bytes) -> Recording:
+    """Parse the recorder's lines, up to the first failure or end."""
+    recording = Recording()
+    for line in record.split(b"\n"):
+        if not line.strip():
+            continue
+        try:
+            event = _ADAPTER.validate_json(line)
+        except ValidationError:
+            if recording.malformed is None:
+                recording.malformed = line[:200].decode("ascii", "replace")
+            continue  # a signal may have cut a line short; the failure that it reports follows
+        match event:
+            case Start():
+                recording.started = True
+            case RawBuffer():
+                recording.buffers.append(event)
+            case RawTensorMap():
+                recording.tensor_maps.append(event)
+            case RawFunction():
+                recording.functions.append(event)
+            case ApiError():
+                recording.errors.append(event)
+            case Failed():
+                recording.failed = event
+                return recording
+            case End():
+                recording.ended = True
+                return recording
+            case _:
+                recording.ordered.append(event)
+    return recording

@@ -1,0 +1,74 @@
+"""What the PTX says that a plan needs: which bytes of a parameter are read, and which variables there are."""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+
+from ptxgym.build.model import Build
+
+# PTX ISA 5.2: sizes of fundamental types.
+_BITS = re.compile(r"\d+")
+_LOAD = re.compile(
+    r"\bld\.param(?:\.(?!v\d)\w+(?:::\w+)?)*?(?:\.(?P<vector>v[248]))?\.(?P<type>[busf]\d+|f16x2|bf16x2)\s+[^\[;]*"
+    r"\[\s*(?P<param>[\w$]+_param_\d+)\s*(?:\+\s*(?P<offset>\d+)\s*)?\]"
+)
+_DECLARATION = re.compile(r"\.param\s[^,;){]*?[\w$]+_param_\d+(?:\s*\[\d+\])?")
+_NAME = re.compile(r"[\w$]+_param_\d+")
+_VARIABLE = re.compile(
+    r"^[ \t]*(?:\.(?:visible|weak|common|extern)\s+)*\.(?:global|const)\s+(?:\.attribute\([^)]*\)\s*)?"
+    r"(?:\.align\s+\d+\s+)?\.(?P<type>\w+)\s+(?P<name>[\w$]+)\s*(?P<dims>(?:\[\d*\])*)",
+    re.MULTILINE,
+)
+
+
+class Module:
+    """Facts about one build's PTX."""
+
+    def __init__(self, ptx: str) -> None:
+        """Scan the text once."""
+        self._ranges: dict[str, set[tuple[int, int]]] = {}
+        for load in _LOAD.finditer(ptx):
+            size = _type_bytes(load["type"]) * int((load["vector"] or "v1")[1:])
+            start = int(load["offset"] or 0)
+            self._ranges.setdefault(load["param"], set()).add((start, start + size))
+        rest = _LOAD.sub("", _DECLARATION.sub("", ptx))
+        self._whole = set(_NAME.findall(rest))
+        self.variables: dict[str, int] = {}
+        """Size in bytes of each `.global` and `.const` variable, by mangled name."""
+        for variable in _VARIABLE.finditer(ptx):
+            elements = 1
+            for dimension in re.findall(r"\[(\d*)\]", variable["dims"]):
+                elements *= int(dimension or 0)
+            self.variables[variable["name"]] = _type_bytes(variable["type"]) * elements
+
+    def used(self, kernel: str, index: int, size_bytes: int) -> bytes | None:
+        """Return which bytes of a parameter the kernel may read (1 or 0 each), or None for all of them.
+
+        Padding of a struct holds whatever lay on the host's stack; it is no part of a plan.
+        """
+        name = f"{kernel}_param_{index}"
+        if name in self._whole or size_bytes <= 8:
+            return None
+        mask = bytearray(size_bytes)
+        for start, stop in self._ranges.get(name, ()):
+            mask[start:stop] = b"\1" * (min(stop, size_bytes) - start)
+        return bytes(mask)
+
+
+def _type_bytes(name: str) -> int:
+    if name in ("f16x2", "bf16x2"):
+        return 4
+    bits = _BITS.search(name)
+    return int(bits.group()) // 8 if bits else 0
+
+
+@functools.lru_cache(maxsize=64)
+def _scanned(ptx: Path, key: str) -> Module:
+    return Module(ptx.read_text(errors="replace"))
+
+
+def module_of(build: Build) -> Module:
+    """Return the facts about a build's PTX."""
+    return _scanned(build.ptx, build.key)

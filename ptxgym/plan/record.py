@@ -1,0 +1,248 @@
+"""From a build to a launch plan: the host code runs twice in sandboxed processes that play the CUDA runtime."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from ptxgym import native, sandbox
+from ptxgym.build.demangle import demangle_all
+from ptxgym.build.model import Build
+from ptxgym.errors import InfrastructureError, UsageError
+from ptxgym.plan.events import Recording, parse_record
+from ptxgym.plan.merge import NotAPlan, merge
+from ptxgym.plan.model import Dim3, LaunchPlan, normalize_names
+from ptxgym.plan.module import module_of
+from ptxgym.plan.profile import DeviceProfile
+from ptxgym.plan.validate import problems
+from ptxgym.verdict import Failure, Stage, Status
+
+RECORDER_REVISION = 1
+"""Part of every plan; raise it when the same build gives another plan."""
+
+_SIGXCPU, _SIGKILL, _SIGSYS = 24, 9, 31
+_MAX_ARGUMENTS = 46
+_MAX_RECORD_BYTES = 128 << 20
+_MAX_PRINTED = 400
+
+
+class Argument(NamedTuple):
+    """A pointer argument of `run`."""
+
+    name: str
+    role: Literal["input", "output"]
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class RecordLimits:
+    """What the host code may use."""
+
+    cpu_s: int = 5
+    wall_s: float = 60.0
+    """Nothing in the sandbox can block, so running out of it without CPU time is the machine's fault."""
+    memory_bytes: int = 1 << 30
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Where one recording sees device memory, and which clock and random numbers it sees."""
+
+    base: int
+    spacing: int
+    seed: int
+
+
+# Equal alignment (2 MiB), nothing in common otherwise. The high and the low halves of the bases differ, so that half a
+# pointer does not look like a literal.
+_LAYOUTS = (_Layout(0x1000_0020_0000, 0x20_0000, 1), _Layout(0x2B5A_6CE0_0000, 0x60_0000, 2))
+
+
+def record(
+    build: Build,
+    arguments: Sequence[Argument],
+    axes: Mapping[str, int],
+    profile: DeviceProfile,
+    *,
+    limits: RecordLimits = RecordLimits(),
+    confined: bool = True,
+) -> LaunchPlan | Failure:
+    """Record what `run` asks of the driver.
+
+    Args:
+        build: The compiled submission.
+        arguments: The pointers that `run` takes, in order.
+        axes: The `int` arguments that follow, in order; the stream comes last.
+        profile: The GPU that the host code is to believe in.
+        limits: Time and memory of each recording.
+        confined: False goes on without a system-call filter where the machine has none (isolation level `rlimits`).
+
+    Returns:
+        The plan, or a `Failure` with status `plan_error` or `launch_error` that names call, value and way out.
+
+    Raises:
+        InfrastructureError: if the machine has no system-call filter and `confined` is true, or the recorder failed.
+        UsageError: if there are more arguments than the recorder passes.
+    """
+    if len(arguments) + len(axes) > _MAX_ARGUMENTS:
+        raise UsageError(f"{len(arguments) + len(axes)} arguments of run; the recorder passes {_MAX_ARGUMENTS}")
+    run = functools.partial(_run, build, arguments, axes, profile, limits, confined)
+    with ThreadPoolExecutor(len(_LAYOUTS)) as pool:
+        outcomes = list(pool.map(run, _LAYOUTS))
+    for outcome in outcomes:
+        if isinstance(outcome, Failure):
+            return outcome
+    first, second = (outcome for outcome in outcomes if isinstance(outcome, Recording))
+    try:
+        merged = merge(first, second, {argument.name: argument.role for argument in arguments}, module_of(build))
+    except NotAPlan as error:
+        return _failure(error.code, error.message)
+    plan = LaunchPlan(
+        build_key=build.key,
+        device_profile=profile.key,
+        axes=dict(axes),
+        buffers=merged.buffers,
+        tensor_maps=merged.tensor_maps,
+        functions=merged.functions,
+        operations=merged.operations,
+        isolation=sandbox.isolation().level if confined else "rlimits",
+        recorder_revision=RECORDER_REVISION,
+    )
+    for problem in problems(plan, build, profile):
+        return _failure("plan.invalid", problem)
+    if not plan.launches:
+        return _failure("plan.no_launch", f"`run` returned without launching a kernel{_last_errors(first)}")
+    return plan
+
+
+def _run(
+    build: Build,
+    arguments: Sequence[Argument],
+    axes: Mapping[str, int],
+    profile: DeviceProfile,
+    limits: RecordLimits,
+    confined: bool,
+    layout: _Layout,
+) -> Recording | Failure:
+    """Run the host code once."""
+    program = native.program("recorder")
+    completed = sandbox.run(
+        [program] if confined else [program, "--unconfined"],
+        timeout_s=limits.wall_s,
+        access=sandbox.Access(
+            read=(build.library, Path("/etc/ld.so.cache")),
+            execute=(program, build.library, *_shared_libraries(program)),
+        ),
+        limits=sandbox.Limits(cpu_s=limits.cpu_s, data_bytes=limits.memory_bytes, file_size_bytes=0, open_files=256),
+        processes=False,
+        stdin=_request(build, arguments, axes, profile, layout).encode(),
+        max_output_bytes=_MAX_RECORD_BYTES,
+    )
+    recording = parse_record(completed.stdout)
+    failure = _failure_of(recording, completed, limits)
+    if failure is not None:
+        return failure
+    expected = [(argument.name, argument.size_bytes) for argument in arguments]
+    if [(b.name, b.bytes) for b in recording.buffers if b.role == "argument"] != expected:
+        return _failure("plan.invalid", "the record's argument buffers are not those of `run`")
+    return recording
+
+
+def _request(
+    build: Build, arguments: Sequence[Argument], axes: Mapping[str, int], profile: DeviceProfile, layout: _Layout
+) -> str:
+    """Return the lines that the recorder reads on standard input; see native/recorder/state.cpp."""
+    lines = [f"library {build.library}", f"range {layout.base} {layout.spacing}", f"seed {layout.seed}"]
+    lines += profile.request_lines()
+    for kernel in build.kernels:
+        dims = " ".join(_words(d) for d in (kernel.max_ntid, kernel.req_ntid, kernel.cluster))
+        sizes = " ".join(map(str, kernel.param_bytes))
+        numbers = f"{kernel.registers} {kernel.static_smem_bytes} {kernel.stack_bytes}"
+        lines.append(f"kernel {kernel.name} {numbers} {dims} {sizes}")
+    lines += [f"buffer {argument.name} {argument.size_bytes}" for argument in arguments]
+    lines += [f"axis {value}" for value in axes.values()]
+    return "\n".join(lines) + "\n"
+
+
+def _words(dim: Dim3 | None) -> str:
+    return " ".join(map(str, dim or (0, 0, 0)))
+
+
+def _failure_of(recording: Recording, completed: sandbox.Completed, limits: RecordLimits) -> Failure | None:
+    """Say why a recording is none.
+
+    Raises:
+        InfrastructureError: if the machine is to blame.
+    """
+    failed = recording.failed
+    if failed is not None:
+        if failed.code.startswith("infra."):
+            raise InfrastructureError(f"recorder: {failed.message}")
+        status = Status.LAUNCH_ERROR if failed.status == "launch_error" else Status.PLAN_ERROR
+        context = _context(recording, completed) if failed.code in _CODES_WITH_CONTEXT else ""
+        return _failure(failed.code, failed.message + context, status)
+    if completed.outcome in ("timeout", "killed"):
+        raise InfrastructureError(
+            f"the recorder was stopped after {completed.wall_s:.0f} s of wall time with {completed.cpu_s:.1f} s of CPU "
+            "time; is the machine overloaded?"
+        )
+    if not recording.started:
+        said = completed.stderr.decode(errors="replace").strip()[-500:]
+        raise InfrastructureError(
+            f"the recorder did not start ({completed.outcome} {completed.code}): {said or 'it said nothing'}"
+        )
+    if completed.outcome == "signalled":
+        return _signalled(completed.code, limits)
+    if completed.truncated and not recording.ended:
+        return _failure("plan.record_limit", "the host code asked for more operations and uploads than are recorded")
+    if not recording.ended:
+        status_text = f"with status {completed.code}"
+        return _failure("plan.host_exit", f"host code ended the process {status_text} before `run` returned")
+    if recording.malformed is not None:
+        return _failure("plan.invalid", "the record of the host code is malformed")
+    return None
+
+
+def _signalled(signal: int, limits: RecordLimits) -> Failure:
+    if signal in (_SIGXCPU, _SIGKILL):
+        return _failure("plan.host_hang", f"host code used {limits.cpu_s} s of CPU time without returning from `run`")
+    if signal == _SIGSYS:
+        return _failure("plan.host_syscall", "host code made a system call that it may not make, with signals blocked")
+    return _failure("plan.host_fault", f"host code died of signal {signal}")
+
+
+_CODES_WITH_CONTEXT = frozenset({"plan.host_abort", "plan.host_exit", "plan.host_fault"})
+
+
+def _context(recording: Recording, completed: sandbox.Completed) -> str:
+    """What may explain an end by the host code itself: calls that failed, the last thing it printed."""
+    printed = " ".join(completed.stderr.decode(errors="replace").split())
+    said = f'; it printed last: "{printed[-_MAX_PRINTED:]}"' if printed else ""
+    return _last_errors(recording) + said
+
+
+def _last_errors(recording: Recording) -> str:
+    if not recording.errors:
+        return ""
+    last = recording.errors[-1]
+    return f"; {last.call} had failed with {last.error}: {last.why}"
+
+
+def _failure(code: str, message: str, status: Status = Status.PLAN_ERROR) -> Failure:
+    return Failure(stage=Stage.PLAN, status=status, code=code, message=normalize_names(demangle_all(message)))
+
+
+@functools.cache
+def _shared_libraries(program: Path) -> tuple[Path, ...]:
+    """What the recorder links, which is also all that a submission's library may link."""
+    done = subprocess.run(["ldd", str(program)], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode:
+        raise InfrastructureError(f"`ldd {program}` failed: {done.stderr.strip()[:500]}")
+    words = (word for line in done.stdout.splitlines() for word in line.split())
+    found = [Path(word) for word in words if word.startswith("/")]
+    return tuple(dict.fromkeys(path for file in found for path in (file, file.resolve())))
