@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from ptxgym.build import Build, build
+from ptxgym.cache import Cache
+from ptxgym.verdict import Failure
+
+DECLARATION = (
+    'extern "C" void run(const __nv_bfloat16* A, const __nv_bfloat16* B, __nv_bfloat16* C, int M, int N, int K, '
+    "cudaStream_t stream)"
+)
+HEAD = "#include <cuda_bf16.h>\n"
+KERNEL = "__global__ void fill(__nv_bfloat16* C, int n) { C[threadIdx.x % n] = __float2bfloat16(1.0f); }\n"
+RUN = DECLARATION + " {\n  fill<<<1, 32, 0, stream>>>(C, N);\n}\n"
+GOOD = HEAD + KERNEL + RUN
+
+Builder = Callable[..., Build | Failure]
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory) -> Cache:
+    """A cache of this session, so that every build really happens."""
+    return Cache(tmp_path_factory.mktemp("builds") / "cache")
+
+
+@pytest.fixture(scope="session")
+def compile_text(cache: Cache) -> Builder:
+    def call(text: str, **options) -> Build | Failure:
+        options = {"declaration": DECLARATION, "arch": "sm_90a", "cache": cache, "timeout_s": 30.0, **options}
+        return build(text, **options)
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def good(compile_text: Builder) -> Build:
+    result = compile_text(GOOD)
+    assert isinstance(result, Build)
+    return result
