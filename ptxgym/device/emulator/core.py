@@ -46,8 +46,9 @@ class _Kernel(ctypes.Structure):
 
 class _Buffer(ctypes.Structure):
     _fields_ = [
-        ("base", ctypes.c_uint64), ("size", ctypes.c_uint64), ("data", ctypes.c_void_p), ("initialised", ctypes.c_void_p),
-        ("name", ctypes.c_char_p), ("read_only", ctypes.c_uint32), ("is_input", ctypes.c_uint32),
+        ("base", ctypes.c_uint64), ("size", ctypes.c_uint64), ("data", ctypes.c_void_p),
+        ("initialised", ctypes.c_void_p), ("name", ctypes.c_char_p), ("read_only", ctypes.c_uint32),
+        ("is_input", ctypes.c_uint32),
     ]  # fmt: skip
 
 
@@ -198,8 +199,8 @@ class Program:
         launch = _Launch(
             (ctypes.c_uint32 * 3)(*shape.grid), (ctypes.c_uint32 * 3)(*shape.block), shape.dynamic_smem_bytes,
             POLICIES[shape.schedule], shape.threads, shape.zero_target_results, shape.seed & 0xFFFFFFFFFFFFFFFF,
-            shape.warp_instruction_budget, shape.resident_ctas, shape.max_findings, ctypes.addressof(placed), len(buffers),
-            block.ctypes.data,
+            shape.warp_instruction_budget, shape.resident_ctas, shape.max_findings, ctypes.addressof(placed),
+            len(buffers), block.ctypes.data,
         )  # fmt: skip
         result = _Result(warp_counts=warp_counts.ctypes.data, thread_counts=thread_counts.ctypes.data)
         taken = self._lib.emu_launch(self._handle, ctypes.byref(launch), ctypes.byref(result))

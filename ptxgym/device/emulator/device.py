@@ -1,0 +1,267 @@
+"""The emulator as a device: plan and inputs in, `Execution` or `Failure` out."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ptxgym.build.model import Build
+from ptxgym.cache import Cache
+from ptxgym.device.emulator.findings import RECORD_DTYPE, KernelSource, findings_of, rank
+from ptxgym.device.emulator.placement import HOST_ALIGNMENT_BYTES, aligned, place
+from ptxgym.device.emulator.pool import Job, Pool, keep_reproducer
+from ptxgym.device.emulator.tensor_map import pack, unsupported
+from ptxgym.device.protocol import Bytes, Execution, InstructionCount, RunOptions
+from ptxgym.errors import InfrastructureError, UsageError, WorkerDied
+from ptxgym.plan.model import Blob, Buffer, Copy, Launch, LaunchPlan, Memset, Operation, PointerRef
+from ptxgym.verdict import Failure, Finding, Stage, Status
+
+_STATUS = {"runtime_fault": Status.RUNTIME_FAULT, "hang": Status.HANG, "budget": Status.BUDGET}
+
+# What one SM holds, and how many there are: CUDA C++ Programming Guide, compute capabilities 9.0 and 10.0; H100, B200.
+_SM_COUNT = {"sm_90a": 132, "sm_100a": 148}
+_SM_THREADS, _SM_REGISTERS, _SM_CTAS, _SM_SMEM_BYTES, _CTA_RESERVED_SMEM_BYTES = 2048, 65536, 32, 228 * 1024, 1024
+
+
+class EmulatorDevice:
+    """Runs plans on the CPU, in worker processes that are started on demand and reused; safe to share among threads."""
+
+    name = "emulator"
+
+    def __init__(self, *, wall_limit_s: float = 1800.0, cache: Cache | None = None) -> None:
+        """Create the device; nothing is started yet.
+
+        Args:
+            wall_limit_s: Wall time after which a run is given up as a failure of the machine; budgets bound
+                submissions.
+            cache: Where jobs that kill a worker are kept; the user's cache by default.
+        """
+        self._wall_limit_s = wall_limit_s
+        self._cache = cache
+        self._pool = Pool()
+
+    def run(
+        self, build: Build, plan: LaunchPlan, buffers: Mapping[str, Bytes], options: RunOptions = RunOptions()
+    ) -> Execution | Failure:
+        """Run `plan` on copies of `buffers`; see `protocol.Device.run`.
+
+        Raises:
+            UsageError: if `buffers` does not hold every input and output in its size.
+            WorkerDied: if the core crashed; the message says where the reproducer lies.
+            InfrastructureError: if the machine failed otherwise.
+        """
+        started = time.perf_counter()
+        refused = _refusal(plan)
+        if refused is not None:
+            return refused
+        job = _job(build, plan, options)
+        exchanged = [(b, _offset) for b, _offset in _arena_layout(plan) if _offset is not None]
+        with self._pool.worker() as worker:
+            arena = worker.arena(job.arena_bytes)
+            for buffer, offset in exchanged:
+                arena[offset : offset + buffer.size_bytes] = _content(buffer, buffers)
+            try:
+                answer, blobs = worker.run(job, self._wall_limit_s)
+            except WorkerDied as error:
+                for buffer, offset in exchanged:  # the crash may have left anything there
+                    arena[offset : offset + buffer.size_bytes] = _content(buffer, buffers)
+                folder = keep_reproducer(self._cache or Cache(), job, arena)
+                raise WorkerDied(f"{error}; the job is kept in {folder}") from error
+            if answer["outcome"] == "error":
+                raise InfrastructureError(f"the emulator failed on kernel source {build.source}:\n{answer['trace']}")
+            after = {b.name: arena[offset : offset + b.size_bytes].copy() for b, offset in exchanged}
+        if answer["outcome"] == "not_emulated":
+            return Failure.model_validate(answer["failure"])
+        findings = _findings(build, answer, blobs)
+        if answer["outcome"] != "ok":
+            return _failure(build, answer, blobs, findings, options)
+        return Execution(
+            buffers=after,
+            counts=_counts(answer, blobs),
+            findings=rank(findings, options.max_findings),
+            tma_bytes=answer["tma_bytes"],
+            warp_instructions=answer["warp_instructions"],
+            printed=answer["printed"],
+            wall_s=time.perf_counter() - started,
+        )
+
+    def close(self) -> None:
+        """End the idle workers; they also end with this object and with the process."""
+        self._pool.close()
+
+
+def _refusal(plan: LaunchPlan) -> Failure | None:
+    """What the plan asks for that the emulator does not do, by name."""
+
+    def refuse(code: str, what: str) -> Failure:
+        message = f"The emulator does not execute {what}."
+        return Failure(stage=Stage.EXECUTE, status=Status.NOT_EMULATED, code=code, message=message)
+
+    for launch in plan.launches:
+        if launch.cluster is not None and launch.cluster != (1, 1, 1):
+            extents = "x".join(map(str, launch.cluster))
+            what = f"clusters of {extents} CTAs (launch of {launch.kernel}); use clusters of one CTA"
+            return refuse("emulator.cluster", what)
+        if launch.cooperative:
+            return refuse("emulator.cooperative", f"cooperative launches ({launch.kernel}); use an ordinary launch")
+    for tensor_map in plan.tensor_maps:
+        if (what := unsupported(tensor_map)) is not None:
+            return refuse("emulator.tensor_map", what)
+    return None
+
+
+def _content(buffer: Buffer, buffers: Mapping[str, Bytes]) -> Bytes:
+    given = buffers.get(buffer.name)
+    if given is None or given.nbytes != buffer.size_bytes:
+        has = "is missing" if given is None else f"has {given.nbytes} bytes"
+        raise UsageError(f"buffer {buffer.name} {has}; the plan has an {buffer.role} of {buffer.size_bytes} bytes")
+    return np.ascontiguousarray(given).reshape(-1).view(np.uint8)
+
+
+def _arena_layout(plan: LaunchPlan) -> list[tuple[Buffer, int | None]]:
+    """Offsets in shared memory of what evaluator and worker exchange; None for what the worker keeps to itself."""
+    layout: list[tuple[Buffer, int | None]] = []
+    at = 0
+    for buffer in plan.buffers:
+        if buffer.role in ("input", "output"):
+            layout.append((buffer, at))
+            at = aligned(at + buffer.size_bytes, HOST_ALIGNMENT_BYTES)
+        else:
+            layout.append((buffer, None))
+    return layout
+
+
+def _job(build: Build, plan: LaunchPlan, options: RunOptions) -> Job:
+    addresses = place((buffer.name, buffer.size_bytes) for buffer in plan.buffers)
+    layout = _arena_layout(plan)
+    blobs: list[bytes] = []
+
+    def patched(blob: Blob) -> int:
+        data = bytearray(blob.raw)
+        for ref in blob.refs:
+            if isinstance(ref, PointerRef):
+                value = (addresses[ref.target.buffer] + ref.target.offset).to_bytes(8, "little")
+            else:
+                tensor_map = plan.tensor_maps[ref.index]
+                base = tensor_map.global_address
+                value = pack(tensor_map, addresses[base.buffer] + base.offset)
+            data[ref.at : ref.at + len(value)] = value
+        blobs.append(bytes(data))
+        return len(blobs) - 1
+
+    def described(operation: Operation) -> dict[str, Any]:
+        if isinstance(operation, Launch):
+            return {
+                "kind": "launch", "kernel": operation.kernel, "grid": operation.grid, "block": operation.block,
+                "dynamic_smem_bytes": operation.dynamic_smem_bytes, "params": [patched(p) for p in operation.params],
+                "resident_ctas": _resident_ctas(build, operation),
+            }  # fmt: skip
+        target = (operation.target.buffer, operation.target.offset)
+        moved: dict[str, Any] = {"kind": operation.kind, "target": target}
+        if isinstance(operation, Memset):
+            return moved | {"value": operation.value, "width_bytes": operation.width_bytes, "count": operation.count}
+        if isinstance(operation, Copy):
+            source = (operation.source.buffer, operation.source.offset)
+            return moved | {"source": source, "size_bytes": operation.size_bytes}
+        return moved | {"data": patched(operation.data)}
+
+    header = {
+        "module": {"key": build.key, "ptx": str(build.ptx), "source": str(build.source)},
+        "buffers": [
+            {"name": b.name, "role": b.role, "size": b.size_bytes, "address": addresses[b.name], "offset": offset}
+            for b, offset in layout
+        ],
+        "operations": [described(operation) for operation in plan.operations],
+        "options": {
+            "schedule": options.schedule, "seed": options.seed,
+            "threads": options.threads or len(os.sched_getaffinity(0)),
+            "zero_target_results": options.zero_target_results,
+            "warp_instruction_budget": options.warp_instruction_budget,
+        },
+    }  # fmt: skip
+    arena_bytes = max((offset + b.size_bytes for b, offset in layout if offset is not None), default=0)
+    return Job(header, tuple(blobs), arena_bytes)
+
+
+def _resident_ctas(build: Build, launch: Launch) -> int:
+    """CTAs of a launch that the task's GPU holds at a time; matters where CTAs wait for each other."""
+    resources = build.kernel(launch.kernel)
+    threads = launch.block[0] * launch.block[1] * launch.block[2]
+    warps = (threads + 31) // 32
+    smem_bytes = resources.static_smem_bytes + launch.dynamic_smem_bytes + _CTA_RESERVED_SMEM_BYTES
+    registers = aligned(max(resources.registers, 1) * 32, 256) * warps
+    per_sm = min(_SM_CTAS, _SM_THREADS // (warps * 32), _SM_REGISTERS // registers, _SM_SMEM_BYTES // smem_bytes)
+    return max(1, per_sm) * _SM_COUNT.get(build.arch, 132)
+
+
+def _sources(build: Build, answer: Mapping[str, Any]) -> dict[str, KernelSource]:
+    text = build.source.read_text(errors="replace")
+    return {
+        kernel["name"]: KernelSource(kernel["name"], kernel["lines"], text, [tuple(c) for c in kernel["chains"]])
+        for kernel in answer["kernels"]
+    }
+
+
+def _findings(build: Build, answer: Mapping[str, Any], blobs: list[bytes]) -> list[Finding]:
+    launches = answer["launches"]
+    if not any(blobs[: len(launches)]):
+        return []
+    sources = _sources(build, answer)
+    found: list[Finding] = []
+    for launch, records in zip(launches, blobs, strict=False):
+        found += findings_of(np.frombuffer(records, RECORD_DTYPE), sources[launch["kernel"]])
+    return found
+
+
+def _failure(
+    build: Build, answer: Mapping[str, Any], blobs: list[bytes], findings: list[Finding], options: RunOptions
+) -> Failure:
+    status = _STATUS[answer["outcome"]]
+    ranked = rank(findings, options.max_findings)
+    if status is Status.BUDGET:
+        message = (
+            f"The kernels executed more than {options.warp_instruction_budget:,} warp instructions, the budget of this "
+            f"workload; {answer['kernel']} was running{_busiest(answer, blobs)}."
+        )
+        code = "emulator.instruction_budget"
+        return Failure(stage=Stage.EXECUTE, status=status, code=code, message=message, findings=ranked)
+    last = np.frombuffer(blobs[len(answer["launches"]) - 1], RECORD_DTYPE)
+    fatal = findings_of(last[last["fatal"] != 0][:1], _sources(build, answer)[answer["kernel"]])[0]
+    return Failure(stage=Stage.EXECUTE, status=status, code=fatal.code, message=fatal.message, findings=ranked)
+
+
+def _kernel_counts(answer: Mapping[str, Any], blobs: list[bytes]) -> list[tuple[Mapping[str, Any], Any, Any]]:
+    arrays = [np.frombuffer(blob, np.uint64) for blob in blobs[len(answer["launches"]) :]]
+    return list(zip(answer["kernels"], arrays[0::2], arrays[1::2], strict=True))
+
+
+def _busiest(answer: Mapping[str, Any], blobs: list[bytes]) -> str:
+    for kernel, warp, _ in _kernel_counts(answer, blobs):
+        if kernel["name"] == answer["kernel"] and warp.size:
+            line = kernel["lines"][int(warp.argmax())]
+            return f", mostly at line {line}" if line else ""
+    return ""
+
+
+def _counts(answer: Mapping[str, Any], blobs: list[bytes]) -> tuple[InstructionCount, ...]:
+    found = []
+    for kernel, warp, thread in _kernel_counts(answer, blobs):
+        per_warp, per_thread = kernel["warp_multiply_adds"], kernel["thread_multiply_adds"]
+        for index in np.flatnonzero(warp).tolist():
+            warps, threads = int(warp[index]), int(thread[index])
+            found.append(
+                InstructionCount(
+                    kernel=kernel["name"],
+                    form=kernel["forms"][index],
+                    family=kernel["families"][index],
+                    line=kernel["lines"][index] or None,
+                    warp=warps,
+                    thread=threads,
+                    multiply_adds=warps * per_warp[index] + threads * per_thread[index],
+                )
+            )
+    return tuple(found)

@@ -1,0 +1,237 @@
+"""What a worker does with one job: place memory, decode, execute the plan's operations in order.
+
+A job is plain data (`device.py` makes it): buffers at addresses, operations with references already patched in. The
+answer is plain data too; the evaluator's side turns it into findings and counts.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ptxgym.device.emulator.core import Bytes, Core, LaunchOutcome, LaunchShape, Outcome, PlacedBuffer, Program
+from ptxgym.device.emulator.decode import DecodedModule
+from ptxgym.device.emulator.decode_grammar import NotEmulated
+from ptxgym.device.emulator.ir import DecodedKernel, ModuleSymbol
+from ptxgym.device.emulator.placement import after
+from ptxgym.device.emulator.places import call_chains
+from ptxgym.device.emulator.ptx import PtxSyntaxError
+
+POISON = 0xFF
+"""Every float format reads it as NaN."""
+_MODULES = 8
+_PRINT_LIMIT_BYTES = 64 * 1024
+_NAMES = {
+    Outcome.OK: "ok", Outcome.RUNTIME_FAULT: "runtime_fault", Outcome.HANG: "hang", Outcome.BUDGET: "budget",
+}  # fmt: skip
+
+
+@dataclass
+class LoadedModule:
+    """A module that this worker has decoded, with its programs."""
+
+    module: DecodedModule
+    programs: dict[str, Program] = field(default_factory=dict)
+    chains: dict[str, list[list[int]]] = field(default_factory=dict)
+
+
+class Memory:
+    """The device memory of one job."""
+
+    def __init__(
+        self, described: Sequence[Mapping[str, Any]], arena: Bytes, symbols: Mapping[str, ModuleSymbol]
+    ) -> None:
+        self.buffers: dict[str, PlacedBuffer] = {}
+        end = 0
+        for item in described:
+            name, size, role, offset = item["name"], item["size"], item["role"], item["offset"]
+            data = arena[offset : offset + size] if offset is not None else np.full(size, POISON, np.uint8)
+            written = np.zeros(size, np.uint8) if role in ("output", "workspace") else None
+            self.buffers[name] = PlacedBuffer(name, item["address"], data, written, is_input=role == "input")
+            end = after(item["address"], size)
+        for name, symbol in symbols.items():
+            known = self.buffers.get(name)
+            address, size = (known.address, known.data.size) if known else (end, symbol.size_bytes)
+            data = np.zeros(max(size, 1), np.uint8)
+            self.buffers[name] = PlacedBuffer(name, address, data, read_only=symbol.space == "const")
+            end = max(end, after(address, size))
+        self.addresses = {name: buffer.address for name, buffer in self.buffers.items()}
+        for name, symbol in symbols.items():
+            self._initialise(self.buffers[name].data, symbol)
+        self.ascending = sorted(self.buffers.values(), key=lambda buffer: buffer.address)
+
+    def _initialise(self, data: Bytes, symbol: ModuleSymbol) -> None:
+        initial = np.frombuffer(symbol.initial, np.uint8)[: data.size]
+        data[: initial.size] = initial
+        for relocation in symbol.relocations:
+            value = (self.addresses[relocation.symbol] + relocation.addend) & 0xFFFFFFFFFFFFFFFF
+            data[relocation.offset : relocation.offset + 8] = np.frombuffer(value.to_bytes(8, "little"), np.uint8)
+
+    def target(self, name: str, offset: int, size: int) -> Bytes:
+        """Return bytes [offset, offset + size) of a buffer for writing, and mark them as written."""
+        buffer = self._range(name, offset, size)
+        if buffer.initialised is not None:
+            buffer.initialised[offset : offset + size] = 1
+        return buffer.data[offset : offset + size]
+
+    def copy(self, target: tuple[str, int], source: tuple[str, int], size: int) -> None:
+        """Copy between buffers; bytes that nothing has written stay unwritten in the copy."""
+        origin = self._range(*source, size)
+        data = origin.data[source[1] : source[1] + size].copy()
+        written = None if origin.initialised is None else origin.initialised[source[1] : source[1] + size].copy()
+        self.target(*target, size)[:] = data
+        marks = self.buffers[target[0]].initialised
+        if marks is not None and written is not None:
+            marks[target[1] : target[1] + size] = written
+
+    def _range(self, name: str, offset: int, size: int) -> PlacedBuffer:
+        buffer = self.buffers[name]
+        if offset < 0 or size < 0 or offset + size > buffer.data.size:
+            raise ValueError(f"bytes [{offset}, {offset + size}) are not inside {name} of {buffer.data.size} bytes")
+        return buffer
+
+
+class Session:
+    """Everything that a worker keeps between jobs."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._modules: OrderedDict[str, LoadedModule] = OrderedDict()
+
+    def run(self, job: Mapping[str, Any], blobs: Sequence[bytes], arena: Bytes) -> tuple[dict[str, Any], list[bytes]]:
+        """Run one job; `arena` holds inputs and outputs at the offsets that the job names."""
+        launched = list(dict.fromkeys(op["kernel"] for op in job["operations"] if op["kind"] == "launch"))
+        try:
+            loaded = self._module(job["module"])
+            for name in launched:
+                if name not in loaded.programs:
+                    loaded.programs[name] = self._core.load(loaded.module.kernel(name))
+            symbols = loaded.module.symbols
+        except (NotEmulated, PtxSyntaxError) as error:
+            return _refused(job, launched, error), []
+        memory = Memory(job["buffers"], arena, symbols)
+        for name in launched:
+            loaded.programs[name].relocate(memory.addresses)
+        return _execute(job, blobs, memory, loaded)
+
+    def _module(self, described: Mapping[str, str]) -> LoadedModule:
+        key = described["key"]
+        if key in self._modules:
+            self._modules.move_to_end(key)
+            return self._modules[key]
+        text = Path(described["ptx"]).read_text()
+        loaded = LoadedModule(DecodedModule.parse(text, described["source"]))
+        self._modules[key] = loaded
+        while len(self._modules) > _MODULES:
+            self._modules.popitem(last=False)
+        return loaded
+
+
+def _refused(job: Mapping[str, Any], launched: Sequence[str], error: Exception) -> dict[str, Any]:
+    from ptxgym.device.emulator.forms import decode_kernels, refusal  # needs pydantic, which a good job does not
+
+    if isinstance(error, PtxSyntaxError):
+        failure = refusal(launched[0] if launched else "?", error)
+    else:
+        module = DecodedModule.parse(Path(job["module"]["ptx"]).read_text(), job["module"]["source"])
+        answer = decode_kernels(module, tuple(launched))
+        failure = refusal(launched[0], error) if isinstance(answer, dict) and isinstance(error, NotEmulated) else answer  # type: ignore[assignment]
+    return {"outcome": "not_emulated", "failure": failure.model_dump(mode="json")}
+
+
+def _execute(
+    job: Mapping[str, Any], blobs: Sequence[bytes], memory: Memory, loaded: LoadedModule
+) -> tuple[dict[str, Any], list[bytes]]:
+    options = job["options"]
+    left = int(options["warp_instruction_budget"])
+    counts: dict[str, tuple[Any, Any]] = {}
+    answer: dict[str, Any] = {"outcome": "ok", "launches": [], "printed": "", "tma_bytes": 0, "warp_instructions": 0}
+    records: list[bytes] = []
+    for operation in job["operations"]:
+        if operation["kind"] != "launch":
+            _move(operation, blobs, memory)
+            continue
+        program = loaded.programs[operation["kernel"]]
+        parameters = _parameters(program, operation, blobs)
+        result = program.launch(_shape(operation, options, left), memory.ascending, parameters)
+        left = max(0, left - result.warp_instructions)
+        _add(answer, counts, records, operation["kernel"], result)
+        if result.outcome is not Outcome.OK:
+            answer["outcome"] = _NAMES[result.outcome]
+            answer["kernel"] = operation["kernel"]
+            break
+    answer["kernels"] = [_kernel(loaded, name, counts[name], bool(any(records))) for name in counts]
+    answer["peak_rss_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    for warp, thread in counts.values():
+        records += [warp.tobytes(), thread.tobytes()]
+    return answer, records
+
+
+def _shape(operation: Mapping[str, Any], options: Mapping[str, Any], budget: int) -> LaunchShape:
+    x, y, z = operation["grid"]
+    bx, by, bz = operation["block"]
+    return LaunchShape(
+        grid=(x, y, z), block=(bx, by, bz), dynamic_smem_bytes=operation["dynamic_smem_bytes"],
+        schedule=options["schedule"], seed=options["seed"], threads=options["threads"],
+        zero_target_results=options["zero_target_results"], warp_instruction_budget=budget,
+        resident_ctas=operation["resident_ctas"],
+    )  # fmt: skip
+
+
+def _parameters(program: Program, operation: Mapping[str, Any], blobs: Sequence[bytes]) -> bytes:
+    decoded: DecodedKernel = program.decoded
+    given = operation["params"]
+    if len(given) != len(decoded.params):
+        raise ValueError(f"kernel {decoded.name} has {len(decoded.params)} parameters, the launch gives {len(given)}")
+    block = bytearray(decoded.param_bytes)
+    for parameter, blob in zip(decoded.params, given, strict=True):
+        data = blobs[blob][: parameter.size_bytes]
+        block[parameter.offset : parameter.offset + len(data)] = data
+    return bytes(block)
+
+
+def _move(operation: Mapping[str, Any], blobs: Sequence[bytes], memory: Memory) -> None:
+    name, offset = operation["target"]
+    if operation["kind"] == "memset":
+        element = operation["value"].to_bytes(operation["width_bytes"], "little")
+        data = memory.target(name, offset, operation["width_bytes"] * operation["count"])
+        data[:] = np.tile(np.frombuffer(element, np.uint8), operation["count"])
+    elif operation["kind"] == "copy":
+        memory.copy((name, offset), tuple(operation["source"]), operation["size_bytes"])
+    else:
+        content = blobs[operation["data"]]
+        memory.target(name, offset, len(content))[:] = np.frombuffer(content, np.uint8)
+
+
+def _add(
+    answer: dict[str, Any], counts: dict[str, tuple[Any, Any]], records: list[bytes], kernel: str, result: LaunchOutcome
+) -> None:
+    answer["launches"].append({"kernel": kernel, "reran": result.reran})
+    answer["tma_bytes"] += result.tma_bytes
+    answer["warp_instructions"] += result.warp_instructions
+    answer["printed"] = (answer["printed"] + result.printed)[:_PRINT_LIMIT_BYTES]
+    records.append(result.records)
+    known = counts.get(kernel)
+    fresh = (result.warp_counts, result.thread_counts)
+    counts[kernel] = fresh if known is None else (known[0] + fresh[0], known[1] + fresh[1])
+
+
+def _kernel(loaded: LoadedModule, name: str, counts: tuple[Any, Any], with_chains: bool) -> dict[str, Any]:
+    decoded = loaded.programs[name].decoded
+    if with_chains and name not in loaded.chains:
+        loaded.chains[name] = [list(chain) for chain in call_chains(loaded.module.module.functions[name])]
+    return {
+        "name": name,
+        "forms": decoded.forms,
+        "families": decoded.families,
+        "lines": decoded.lines.tolist(),
+        "thread_multiply_adds": decoded.thread_multiply_adds.tolist(),
+        "warp_multiply_adds": decoded.warp_multiply_adds.tolist(),
+        "chains": loaded.chains.get(name, []) if with_chains else [],
+    }
