@@ -83,7 +83,9 @@ def main() -> None:
     for family in sorted({case.name.split("/")[0] for case in cases}):
         members = [case.name for case in cases if case.name.split("/")[0] == family]
         failed = [name for name in members if statuses[name]]
-        table.append(f"{family:<12} {len(members):>6} {len(failed):>7}  {' '.join(f'{n}={statuses[n]}' for n in failed)}")
+        table.append(
+            f"{family:<12} {len(members):>6} {len(failed):>7}  {' '.join(f'{n}={statuses[n]}' for n in failed)}"
+        )
     table.append(f"{len(cases)} cases on {device_name()} → {options.out} ({options.out.stat().st_size // 1024} KB)")
     sys.stdout.write("\n".join(table) + "\n")
 
