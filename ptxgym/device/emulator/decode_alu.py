@@ -32,7 +32,9 @@ def _shape(form: Form, kinds: str) -> tuple[Handler, ...]:
     return tuple(dest("d", kind) if letter == "d" else source(letter, kind) for letter in kinds)
 
 
-def alu(op: str, kinds: str, *, family: str = "alu", multiply_adds: int = 0, flags: int = 0, imm: int = 0) -> Builder:
+def alu(
+    op: str, kinds: str, *, family: str = "alu", multiply_adds: int = 0, flags: int = 0, imm: int | None = None
+) -> Builder:
     """A builder for instructions whose operands all have the form's type; packed types count twice."""
 
     def build(form: Form) -> Template:

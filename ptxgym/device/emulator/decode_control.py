@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ptxgym.device.emulator.decode_grammar import (
     FIELD,
+    IMM_AT,
     NVEC_AT,
     OP_AT,
     TARGET_AT,
@@ -291,15 +292,29 @@ def _fence_rules() -> None:
     rule(
         "fence",
         [*head, choice("order", "mods", {"acquire": ORDER_MODS["acquire"]}), scope],
-        lambda f: make("FENCE_PROXY", f, (_map_address, literal(128, 128, name="size")), family="fence", imm=imm),
+        lambda f: make("FENCE_PROXY", f, (_map_address, _checked_literal(128, 128, "size")), family="fence", imm=imm),
         example="[a], 128",
     )
 
 
 def _map_address(context: Context, row: Row, operand: Operand) -> None:
+    imm = row[IMM_AT]
     memory("a", "")(context, row, operand)
-    if row[FIELD["imm"]]:
+    if row[IMM_AT]:
         raise RefusedOperand("an offset in the address of a tensor map fence")
+    row[IMM_AT] = imm
+
+
+def _checked_literal(low: int, high: int, name: str) -> Handler:
+    """A constant that must lie in [low, high] and has no other effect."""
+    check = literal(low, high, name=name)
+
+    def handler(context: Context, row: Row, operand: Operand) -> None:
+        imm = row[IMM_AT]
+        check(context, row, operand)
+        row[IMM_AT] = imm
+
+    return handler
 
 
 def _proxy(name: str) -> Builder:
@@ -307,17 +322,10 @@ def _proxy(name: str) -> Builder:
 
 
 def _hint_rules() -> None:
-    count = literal(24, 256, name="register count")
-
-    def registers(context: Context, row: Row, operand: Operand) -> None:
-        imm = row[FIELD["imm"]]
-        count(context, row, operand)
-        row[FIELD["imm"]] = imm
-
     rule(
         "setmaxnreg",
         [Slot("direction", {"inc": {}, "dec": {}}), *word("sync", "aligned"), types("u32", slot="kind")],
-        nop("NOP_SETMAXNREG", (registers,)),
+        nop("NOP_SETMAXNREG", (_checked_literal(24, 256, "register count"),)),
         note="the emulator has registers enough",
         example="232",
     )

@@ -1,8 +1,7 @@
 """The grammar of accepted instructions: rules of modifier slots, matched against an opcode.
 
 A form is accepted only if every modifier fits exactly one slot of a rule and every required slot is filled; everything
-else is `NotEmulated`. Modifiers may come in any order, except that slots with common alternatives (such as two types)
-are filled from left to right.
+else is `NotEmulated`. Modifiers may come in any order, except types and others whose order carries the meaning.
 """
 
 from __future__ import annotations
@@ -111,6 +110,10 @@ Builder = Callable[[Form], "Template | None"]
 """Turns a matched form into its template; None declines a combination of modifiers."""
 
 
+_ORDERED = frozenset({"type", "stype", "btype", "ctype", "first", "second", "row", "col", "to", "from", "global"})
+"""Slots whose order carries the meaning: `cvt.rn.bf16.f16` is not `cvt.rn.f16.bf16`."""
+
+
 @dataclass(frozen=True)
 class Rule:
     """One line of the grammar."""
@@ -129,11 +132,17 @@ class Rule:
     def match(self, modifiers: Sequence[str]) -> Form | None:
         """Read `modifiers`; None if they do not fit."""
         chosen: dict[str, str] = {}
+        last = -1
         for modifier in modifiers:
-            for slot in self.slots:
-                if slot.name not in chosen and modifier in slot.choices:
-                    chosen[slot.name] = modifier
-                    break
+            for index, slot in enumerate(self.slots):
+                if slot.name in chosen or modifier not in slot.choices:
+                    continue
+                if slot.name in _ORDERED:
+                    if index < last:
+                        continue
+                    last = index
+                chosen[slot.name] = modifier
+                break
             else:
                 return None
         effects = {"flags": 0, "mods": 0, "imm": 0, "type": 0, "stype": 0}
@@ -213,20 +222,27 @@ def make(
     thread_multiply_adds: int = 0,
     warp_multiply_adds: int = 0,
     features: int = 0,
-    **fields: int,
+    flags: int = 0,
+    mods: int = 0,
+    type: int | None = None,
+    stype: int | None = None,
+    imm: int | None = None,
 ) -> Template:
-    """Build a template: operation, the effects of the form, then `fields` on top; -1 for absent operands."""
+    """Build a template: the operation, the effects of the form, and what else is fixed; -1 for absent operands.
+
+    `flags` and `mods` are added to those of the form; `type`, `stype` and `imm` replace them.
+    """
     row = [0] * len(INST_FIELDS)
     for name in ("guard", "d", "d2", "a", "b", "c", "e"):
         row[FIELD[name]] = -1
     row[OP_AT] = OP[op]
     for key, value in form.effects.items():
         row[FIELD[key]] = value
-    for key, value in fields.items():
-        if key in ("flags", "mods"):
-            row[FIELD[key]] |= value
-        else:
-            row[FIELD[key]] = value
+    row[FLAGS_AT] |= flags
+    row[MODS_AT] |= mods
+    for at, fixed in ((TYPE_AT, type), (STYPE_AT, stype), (IMM_AT, imm)):
+        if fixed is not None:
+            row[at] = fixed
     assert family in FAMILIES, family
     return Template(
         tuple(row),

@@ -431,8 +431,10 @@ def checked_value(context: Context, row: Row, operand: Operand) -> None:
 
 def _policy_template(form: Form) -> Template:
     target = dest("d", "b64")
-    shapes = [(target, *[checked_value] * count) for count in range(4)]
-    if form["kind"] == "range":
+    shapes: list[tuple[Handler, ...]] = [(target, checked_value)]
+    if form["kind"] == "fractional":
+        shapes.append((target,))
+    elif form["kind"] == "range":
         shapes = [(target, checked_address("global" if form["global"] else ""), checked_value, checked_value)]
     return make("NOP", form, *shapes, family="hint", imm=NOP_REASON["NOP_CREATEPOLICY"], type=T_CODE["b64"])
 

@@ -25,7 +25,6 @@ from ptxgym.device.emulator.decode_grammar import (
 )
 from ptxgym.device.emulator.decode_operands import (
     CHANGING_SREGS,
-    PREDICATE_SREGS,
     Context,
     describe,
     dest,
@@ -71,8 +70,6 @@ def _mov(form: Form) -> Template:
                     f"`{origin.name}` is a {8 * bytes_}-bit register, the instruction wants {8 * width} bits"
                 )
             row[OP_AT], row[IMM_AT] = OP["MOV_SREG"], number
-        elif isinstance(origin, Special) and origin.name in PREDICATE_SREGS and kind == "pred":
-            row[FIELD["a"]] = context.constant(0, 1)  # no kernel has explicit clusters: those are refused
         elif isinstance(origin, Name):
             raise RefusedOperand(
                 f"the address of `{origin.text}`: function pointers and undeclared names are not emulated"

@@ -63,9 +63,9 @@ CHANGING_SREGS: Mapping[str, tuple[int, int]] = {
     "%globaltimer": (SREG["SR_GLOBALTIMER"], 8), "%globaltimer_lo": (SREG["SR_GLOBALTIMER_LO"], 4),
     "%globaltimer_hi": (SREG["SR_GLOBALTIMER_HI"], 4),
 }  # fmt: skip
-PREDICATE_SREGS: Mapping[str, int] = {"%is_explicit_cluster": SREG["SR_IS_EXPLICIT_CLUSTER"]}
 _SREG_REASONS = {
     "%envreg": "environment registers belong to grid-wide synchronisation (cooperative groups), which is not emulated",
+    "%is_explicit_cluster": "thread-block clusters are not emulated",
     "%pm": "performance monitor registers have no value here",
 }
 
@@ -240,11 +240,7 @@ def immediate(operand: Integer | Real, type_name: str) -> int:
         if not -(1 << (8 * width - 1)) <= value < 1 << (8 * width):
             raise RefusedOperand(f"the constant {value} does not fit into {8 * width} bits")
         return value & ((1 << (8 * width)) - 1)
-    if (
-        width == operand.width
-        and (type_name[0] in "bus" or type_name in ("f32", "f64"))
-        and not type_name.startswith("bf")
-    ):
+    if width == operand.width and type_name in ("b32", "b64", "f32", "f64"):
         return operand.bits
     if type_name == "f32":
         number: float = struct.unpack("<d", struct.pack("<Q", operand.bits))[0]

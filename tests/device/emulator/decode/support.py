@@ -1,0 +1,63 @@
+"""Builds one-instruction kernels from the tables' register names, and reads the decoded row back."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ptxgym.device.emulator import decode, ir
+from ptxgym.device.emulator.decode_layout import lay_out
+from ptxgym.device.emulator.decode_operands import Context
+from ptxgym.device.emulator.ptx import parse_module
+
+WIDTHS = {"16": "b16", "32": "b32", "64": "b64", "128": "b128", "p": "pred"}
+FIELDS = ("d", "d2", "a", "b", "c", "e")
+_DECLARATIONS = "".join(
+    f".reg .{kind} {', '.join(f'{field}{width}' for field in FIELDS)};\n" for width, kind in WIDTHS.items()
+) + (
+    ".reg .b32 v<256>; .reg .b16 vh<8>; .reg .b64 vd<8>; .reg .b128 vq<2>;\n"
+    ".reg .b32 x<16>; .reg .b64 xd<8>; .reg .b16 xh<8>;\n"
+)
+_HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
+
+
+def kernel(body: str, head: str = "", params: str = "") -> str:
+    """A module with one kernel `k` around `body`."""
+    return f"{_HEAD}{head}\n.visible .entry k({params})\n{{\n{body}\n}}\n"
+
+
+def around(instruction: str) -> str:
+    """A module whose kernel `k` holds `instruction` after the declarations."""
+    return kernel(f"{_DECLARATIONS}LABEL:\n{instruction};\nret;\nTABLE: .branchtargets LABEL, LABEL;\n")
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """One decoded instruction."""
+
+    context: Context
+    row: dict[str, int]
+    family: str
+
+    def name(self, offset: int) -> str:
+        """Register name at an offset of the register file."""
+        return self.context.names[offset]
+
+    def vector(self, field: str) -> list[str]:
+        """Names in `vec` or `vec2`; `_` for sinks."""
+        start, count = self.row[field], self.row["n" + field]
+        return ["_" if offset < 0 else self.name(offset) for offset in self.context.pool[start : start + count]]
+
+
+def decode_one(instruction: str) -> Decoded:
+    """Decode one instruction with the tables' registers."""
+    module = parse_module(around(instruction))
+    function = module.functions["k"]
+    context = lay_out(function).context
+    template, row = decode.decode_instruction(context, function.body.instructions[0])
+    return Decoded(context, dict(zip((name for name, _ in ir.INST_FIELDS), row, strict=True)), template.family)
+
+
+def registers(text: str) -> list[str]:
+    """Register names of the tables in an operand list."""
+    return re.findall(r"(?<![\w%.])(?:(?:d2|[abcde])(?:16|32|64|128|p)|[vx][hdq]?\d+)(?!\w)", text)
