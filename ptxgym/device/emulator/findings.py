@@ -24,7 +24,7 @@ RECORD_DTYPE = np.dtype(
 
 _SEVERITY = {0: Severity.NOTE, 1: Severity.WARNING, 2: Severity.ERROR}
 _ORDER = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
-_CONSEQUENCES = ("deadlock", "mbarrier.tx_left", "smem.uninitialised")
+_CONSEQUENCES = ("emulator.deadlock", "emulator.livelock", "mbarrier.tx_left", "smem.uninitialised")
 """What a fault causes rather than is: ranked after its equals in severity."""
 _PLACE = re.compile(r"(?:\bline )?\{@(-?\d+)\}")
 _LINE_LIMIT = 200

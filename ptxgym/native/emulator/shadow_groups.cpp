@@ -83,7 +83,7 @@ void ShadowState::mbar_phase(Mbar& bar) {
   BarrierState& b = of(bar);
   b.done.join(b.pending);
   b.pending.clear();
-  b.reached = static_cast<uint32_t>(b.offset + bar.phases);
+  ++b.reached;
   if (b.issued > b.expected && b.load_inst >= 0) {
     const int64_t missing = b.issued - b.expected;
     const Warp& warp = cta_.warps[b.load_warp];
@@ -116,7 +116,7 @@ void ShadowState::mbar_observe(Warp& warp, int inst, Mbar& bar, uint64_t phases)
              "then its parity comes round again and the wait never ends", warp.id, barrier_name(bar).c_str());
       f->mend("Let the warp arrive on a barrier that the next phase depends on after it has waited (an `empty` barrier, or bar.sync).");
       describe_pair(*f, {0, inst, 0, static_cast<uint16_t>(warp.id), Kind::Generic, 0, 0}, "waits by parity",
-                    {0, bar.last_arrive_inst, 0, static_cast<uint16_t>(warp.id), Kind::None, 0, 0}, "completes phases");
+                    Touch{}, "");
     }
   }
   last = {phases, w.time, inst};
@@ -203,9 +203,12 @@ void ShadowState::issue_wgmma(Warp& warp, int inst) {
   }
   if (flying_error >= 0) report_register(warp, inst, early, false);
   if (unordered == WarpRegisters::CLEAN) return;
-  if (FindingRecord* f = cta_.findings.add(cta_, &warp, -1, "wgmma.missing_fence", Severity::Warning, inst, unordered)) {
+  // Compilers move what computes in registers past the fence, since its asm does not name them; ptxas knows.
+  const bool moved = unordered >= 0 && map_->use(unordered).pure;
+  if (FindingRecord* f = cta_.findings.add(cta_, &warp, -1, "wgmma.missing_fence", moved ? Severity::Note : Severity::Warning, inst, unordered)) {
     if (unordered == WarpRegisters::UNFENCED) {
       f->say("the first wgmma of warp %d has no wgmma.fence before it", warp.id);
+      describe_pair(*f, {0, inst, 0, static_cast<uint16_t>(warp.id & ~3), Kind::Wgmma, 0, 0}, "starts without a fence", Touch{}, "");
     } else {
       f->say("wgmma uses registers that the instruction of line {@%d} accessed, with no wgmma.fence in between", unordered);
       describe_pair(*f, {0, inst, 0, static_cast<uint16_t>(warp.id & ~3), Kind::Wgmma, 0, 0}, "uses the registers",
@@ -265,16 +268,36 @@ void ShadowState::exit(Warp& warp, int inst) {
 
 void ShadowState::finish() {
   settle();
+  const Kernel& kernel = cta_.program.kernel;
+  for (int64_t i = 0; i < kernel.ninst; ++i) {
+    if (kernel.inst[i].op == OP_MBAR_COMPLETE_TX) return;  // bytes that no copy brings
+  }
   for (const Mbar& bar : cta_.mbars) {
-    if (!bar.valid || bar.tx == 0) continue;
     const BarrierState& b = of(bar);
-    const int inst = bar.last_expect_inst >= 0 ? bar.last_expect_inst : b.load_inst;
+    const int64_t left = b.expected - b.issued;
+    if (!b.live || left == 0) continue;
+    const int inst = b.expect_inst >= 0 ? b.expect_inst : b.load_inst;
     FindingRecord* f = cta_.findings.add(cta_, nullptr, -1, "mbarrier.tx_left", Severity::Error, inst, b.load_inst);
     if (!f) continue;
-    f->say("the kernel ends with a tx-count of %lld on the %s: %s", static_cast<long long>(bar.tx), barrier_name(bar).c_str(),
-           bar.tx > 0 ? "more bytes were expected than copies brought" : "copies brought more bytes than were expected");
+    f->say("the kernel ends with a tx-count of %lld on the %s: %s", static_cast<long long>(left), barrier_name(bar).c_str(),
+           left > 0 ? "more bytes were expected than copies brought" : "copies brought more bytes than were expected");
     f->mend("The bytes of expect_tx must equal the bytes of the copies that signal the barrier in that phase.");
-    describe_pair(*f, {0, inst, 0, b.expect_warp, Kind::Generic, 0, 0}, "announced the bytes",
-                  {0, b.load_inst, 0, b.load_warp, Kind::TmaLoad, 1, 0}, "brought them");
+    const Touch expects{0, b.expect_inst, 0, b.expect_warp, Kind::Generic, 0, 0};
+    const Touch copy{0, b.load_inst, 0, b.load_warp, b.load_inst >= 0 ? Kind::TmaLoad : Kind::None, 1, 0};
+    if (b.expect_inst >= 0) describe_pair(*f, expects, "announced the bytes", copy, "signals it");
+    else describe_pair(*f, copy, "signals it", Touch{}, "");
   }
+}
+
+// A waiter by parity that missed a phase: the one it waits for was complete when the barrier went on to the next but one.
+void ShadowState::stuck(Warp& warp, int inst, Mbar& bar, uint32_t parity) {
+  const uint64_t seen = of(bar).observers[static_cast<size_t>(warp.id)].phases;
+  if (bar.phases < seen + 2 || (bar.phases & 1) != parity || (seen & 1) != parity) return;
+  FindingRecord* f = cta_.findings.add(cta_, &warp, -1, "mbarrier.phase_skipped", Severity::Error, inst, bar.last_arrive_inst);
+  if (!f) return;
+  f->say("warp %d waits for phase %llu of the %s, which completed and was followed by phase %llu before the warp looked: by parity they "
+         "are the same, so the wait never ends", warp.id, static_cast<unsigned long long>(seen), barrier_name(bar).c_str(),
+         static_cast<unsigned long long>(bar.phases - 1));
+  f->mend("Let the warp arrive on a barrier that the next phase depends on after it has waited (an `empty` barrier, or bar.sync).");
+  describe_pair(*f, {0, inst, 0, static_cast<uint16_t>(warp.id), Kind::Generic, 0, 0}, "waits by parity", Touch{}, "completes phases");
 }

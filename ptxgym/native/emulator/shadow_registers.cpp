@@ -161,13 +161,11 @@ void ShadowState::registers(Warp& warp, int inst) {
     }
   }
   if (!(flag & RegisterUse::OPERAND)) return;
-  // A move between operands is the compiler's renaming; ptxas removes it.
-  const bool renames = is_move && map_->is_operand(use.reads[0]) && regs.touched(use.reads[0]) == WarpRegisters::CLEAN;
-  if (!renames) {
-    for (const int32_t reg : use.reads) regs.touch(reg, inst);
-  }
-  for (const int32_t reg : use.writes) {
-    if (renames) regs.clean(reg);
-    else regs.touch(reg, inst);
+  // Moves do not count: compilers rename registers and set constants where they like, and ptxas removes what is idle.
+  if (is_move) return;
+  for (const auto* list : {&use.reads, &use.writes}) {
+    for (const int32_t reg : *list) {
+      if (map_->is_operand(reg)) regs.touch(reg, inst);
+    }
   }
 }

@@ -14,7 +14,7 @@ std::string who(const Touch& access) {
 
 std::string verb(const Touch& access) {
   if (access.kind == Kind::Atomic) return "updates";
-  if (access.kind == Kind::Mbarrier) return "initialises the mbarrier at";
+  if (access.kind == Kind::Mbarrier) return "initialises";
   return access.write ? "writes" : "reads";
 }
 
@@ -48,8 +48,9 @@ const char* unordered_code(const Touch& earlier, const Touch& now) {
 std::string order_after(const Touch& earlier, const Touch& now) {
   switch (earlier.kind) {
     case Kind::TmaLoad:
-      return "Wait on the mbarrier that the copy signals (mbarrier.try_wait with the parity of that phase) before this, and let expect_tx "
-             "announce all its bytes.";
+      return now.write ? "Wait on the mbarrier that the earlier copy signals before the bytes are written again."
+                       : "Wait on the mbarrier that the copy signals (mbarrier.try_wait with the parity of that phase) before this; if the bytes "
+                         "of an earlier phase are meant, the copy comes too soon: it must wait for an empty barrier on which this warp arrives.";
     case Kind::CpAsync:
       return "cp.async.commit_group and cp.async.wait_group in the copying threads, then __syncthreads().";
     case Kind::Wgmma:

@@ -84,7 +84,6 @@ class WarpRegisters {
   // Accesses by other instructions since the last wgmma.fence.
   void touch(int32_t offset, int inst);
   int touched(int32_t offset) const { return fenced_ ? touched_[static_cast<size_t>(offset >> 7)] - 1 : UNFENCED; }
-  void clean(int32_t offset) { touched_[static_cast<size_t>(offset >> 7)] = 0; }
   void fence();
   static constexpr int CLEAN = -1, UNFENCED = -2;
 
@@ -171,6 +170,7 @@ class ShadowState final : public Shadow {
   void wgmma_fence(Warp&, int inst) override;
   void exit(Warp&, int inst) override;
   void finish() override;
+  void stuck(Warp&, int inst, Mbar&, uint32_t parity) override;
 
  private:
   struct Operation {                  // one access by one warp with unchanged knowledge: the unit that histories are checked by
