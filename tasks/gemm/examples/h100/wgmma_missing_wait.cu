@@ -1,5 +1,5 @@
-// A teaching kernel, wrong on purpose: wgmma runs asynchronously and nothing here ever waits for it.
-// `wgmma.wait_group` is missing before the slot is released and before the sums are read.
+// A teaching kernel, wrong on purpose: wgmma runs asynchronously, and the loop in `multiply` lacks a `wgmma.wait_group`
+// before it releases a slot, so that TMA may overwrite operands that the tensor core still reads.
 #include <cuda.h>
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -151,6 +151,7 @@ __device__ __forceinline__ void multiply(Shared& shared, float (&sums)[16][8], i
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
     if (threadIdx.x % 128 == 0) barrier_arrive(&shared.empty[cursor.slot]);
   }
+  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 }
 
 // Each thread holds two neighbouring columns in two rows of every 8-column block (PTX ISA 9.7.15.5.1.1).
