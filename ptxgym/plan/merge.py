@@ -208,7 +208,9 @@ class _Merger:
     def _check_not_freed(self, blob: Blob, where: str) -> None:
         for ref in blob.refs:
             if isinstance(ref, PointerRef) and ref.target.buffer in self._freed:
-                raise NotAPlan("plan.use_after_free", f"{where} points into {ref.target.buffer}, which was freed before")
+                raise NotAPlan(
+                    "plan.use_after_free", f"{where} points into {ref.target.buffer}, which was freed before"
+                )
 
     def _address(self, one: int, two: int, where: str) -> BufferRef:
         """Return what an address points to."""

@@ -1,4 +1,4 @@
-"""Is a plan sound? Asked outside the process that recorded it, of plans from files too: nothing in a plan is trusted."""
+"""Is a plan sound? Asked outside the process that recorded it, of plans from files too: no plan is trusted."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ TENSOR_MAP_BYTES = 128
 _GRID_LIMIT: Dim3 = (2**31 - 1, 65535, 65535)
 _BLOCK_LIMIT: Dim3 = (1024, 1024, 64)
 _DATA_TYPES = frozenset(
-    "UINT8 UINT16 UINT32 INT32 UINT64 INT64 FLOAT16 FLOAT32 FLOAT64 BFLOAT16 FLOAT32_FTZ TFLOAT32 TFLOAT32_FTZ "
-    "16U4_ALIGN8B 16U4_ALIGN16B 16U6_ALIGN16B".split()
+    (
+        *("UINT8", "UINT16", "UINT32", "INT32", "UINT64", "INT64", "FLOAT16", "FLOAT32", "FLOAT64", "BFLOAT16"),
+        *("FLOAT32_FTZ", "TFLOAT32", "TFLOAT32_FTZ", "16U4_ALIGN8B", "16U4_ALIGN16B", "16U6_ALIGN16B"),
+    )
 )
-_SWIZZLES = frozenset("NONE 32B 64B 128B 128B_ATOM_32B 128B_ATOM_32B_FLIP_8B 128B_ATOM_64B".split())
+_SWIZZLES = frozenset(("NONE", "32B", "64B", "128B", "128B_ATOM_32B", "128B_ATOM_32B_FLIP_8B", "128B_ATOM_64B"))
 _INTERLEAVES = frozenset(("NONE", "16B", "32B"))
 _PROMOTIONS = frozenset(("NONE", "L2_64B", "L2_128B", "L2_256B"))
 _FILLS = frozenset(("NONE", "NAN_REQUEST_ZERO_FMA"))
@@ -151,7 +153,7 @@ class _Checker:
         if kernel.cluster and launch.cluster != kernel.cluster:
             yield f"{where}: cluster {launch.cluster} is not the compile-time {kernel.cluster}"
         if launch.cluster and not (
-            1 <= min(launch.cluster)
+            min(launch.cluster) >= 1
             and _volume(launch.cluster) <= self._profile.max_cluster
             and all(g % c == 0 for g, c in zip(launch.grid, launch.cluster, strict=True))
         ):

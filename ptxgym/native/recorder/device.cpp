@@ -11,6 +11,7 @@
 namespace recorder {
 namespace {
 
+// clang-format off
 const std::map<int, int>& fixed_attributes() {
     static const std::map<int, int> values = {
         {cudaDevAttrMaxThreadsPerBlock, 1024}, {cudaDevAttrMaxBlockDimX, 1024}, {cudaDevAttrMaxBlockDimY, 1024},
@@ -34,6 +35,8 @@ const std::map<int, int>& fixed_attributes() {
     };
     return values;
 }
+
+// clang-format on
 
 std::optional<int> profile_attribute(int attribute) {
     const Profile& profile = state().profile;

@@ -22,12 +22,14 @@ namespace {
 CUcontext const the_context = reinterpret_cast<CUcontext>(&state());
 
 CUresult only_device_0(const char* call, CUdevice device) {
-    return device == 0 ? CUDA_SUCCESS : error(call, CUDA_ERROR_INVALID_DEVICE, format("device %d; there is device 0 only", device));
+    return device == 0 ? CUDA_SUCCESS
+                       : error(call, CUDA_ERROR_INVALID_DEVICE, format("device %d; there is device 0 only", device));
 }
 
 Kernel* kernel_or_error(const char* call, CUfunction function, CUresult& status) {
     Kernel* kernel = find_kernel(function);
-    if (kernel == nullptr) status = error(call, CUDA_ERROR_INVALID_HANDLE, "the handle is no kernel of this submission");
+    if (kernel == nullptr)
+        status = error(call, CUDA_ERROR_INVALID_HANDLE, "the handle is no kernel of this submission");
     return kernel;
 }
 
@@ -36,7 +38,9 @@ void launch(const char* call, CUfunction function, LaunchRequest request, void**
         fail("plan.refused_call", format("%s with `extra`: pass the parameters by kernelParams", call));
     }
     request.kernel = find_kernel(function);
-    if (request.kernel == nullptr) fail_launch("launch.function", format("%s: %p is no kernel of this submission", call, static_cast<void*>(function)));
+    if (request.kernel == nullptr)
+        fail_launch("launch.function",
+                    format("%s: %p is no kernel of this submission", call, static_cast<void*>(function)));
     request.arguments = arguments;
     record_launch(call, request);
 }
@@ -92,7 +96,9 @@ CUresult cuDeviceTotalMem(std::size_t* bytes, CUdevice device) {
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
     if (device != 0) return only_device_0("cuDeviceGetAttribute", device);
     const auto found = device_attribute(attribute);
-    if (!found) return error("cuDeviceGetAttribute", CUDA_ERROR_INVALID_VALUE, format("attribute %d is not known", static_cast<int>(attribute)));
+    if (!found)
+        return error("cuDeviceGetAttribute", CUDA_ERROR_INVALID_VALUE,
+                     format("attribute %d is not known", static_cast<int>(attribute)));
     *value = *found;
     return CUDA_SUCCESS;
 }
@@ -124,11 +130,12 @@ CUresult cuGetErrorString(CUresult code, const char** text) {
 CUresult cuGetProcAddress(const char* name, void** function, int, cuuint64_t, CUdriverProcAddressQueryResult* status) {
     *function = entry_point(name);
     if (status != nullptr) *status = *function ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-    return *function ? CUDA_SUCCESS : error("cuGetProcAddress", CUDA_ERROR_NOT_FOUND, format("there is no driver call %s", name));
+    return *function ? CUDA_SUCCESS
+                     : error("cuGetProcAddress", CUDA_ERROR_NOT_FOUND, format("there is no driver call %s", name));
 }
 
-CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                        unsigned smem, CUstream stream, void** arguments, void** extra) {
+CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                        unsigned bz, unsigned smem, CUstream stream, void** arguments, void** extra) {
     LaunchRequest request;
     request.grid = {gx, gy, gz};
     request.block = {bx, by, bz};
@@ -175,9 +182,13 @@ CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute,
     switch (attribute) {
         case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: known = FunctionAttribute::max_dynamic_smem; break;
         case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT: known = FunctionAttribute::carveout; break;
-        case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED: known = FunctionAttribute::non_portable_cluster; break;
+        case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
+            known = FunctionAttribute::non_portable_cluster;
+            break;
         case CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE: known = FunctionAttribute::ignored; break;
-        default: fail("plan.refused_attribute", format("cuFuncSetAttribute: attribute %d is not supported", static_cast<int>(attribute)));
+        default:
+            fail("plan.refused_attribute",
+                 format("cuFuncSetAttribute: attribute %d is not supported", static_cast<int>(attribute)));
     }
     const std::string problem = set_function_attribute(*kernel, known, value);
     return problem.empty() ? CUDA_SUCCESS : error("cuFuncSetAttribute", CUDA_ERROR_INVALID_VALUE, problem);
@@ -193,7 +204,9 @@ CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfuncti
         case CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES: *value = kernel->stack_bytes; break;
         case CU_FUNC_ATTRIBUTE_NUM_REGS: *value = kernel->registers; break;
         case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: *value = dynamic_smem_limit(*kernel); break;
-        default: return error("cuFuncGetAttribute", CUDA_ERROR_INVALID_VALUE, format("attribute %d is not known", static_cast<int>(attribute)));
+        default:
+            return error("cuFuncGetAttribute", CUDA_ERROR_INVALID_VALUE,
+                         format("attribute %d is not known", static_cast<int>(attribute)));
     }
     return CUDA_SUCCESS;
 }
@@ -202,7 +215,8 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction fun
     CUresult status = CUDA_SUCCESS;
     const Kernel* kernel = kernel_or_error("cuOccupancyMaxActiveBlocksPerMultiprocessor", function, status);
     if (kernel == nullptr) return status;
-    if (threads <= 0) return error("cuOccupancyMaxActiveBlocksPerMultiprocessor", CUDA_ERROR_INVALID_VALUE, "no threads");
+    if (threads <= 0)
+        return error("cuOccupancyMaxActiveBlocksPerMultiprocessor", CUDA_ERROR_INVALID_VALUE, "no threads");
     *blocks = blocks_per_sm(*kernel, threads, smem);
     return CUDA_SUCCESS;
 }
@@ -216,7 +230,9 @@ CUresult cuStreamCreateWithPriority(CUstream* out, unsigned flags, int priority)
     return CUDA_SUCCESS;
 }
 CUresult cuStreamDestroy(CUstream stream) {
-    return destroy_stream(stream) ? CUDA_SUCCESS : error("cuStreamDestroy", CUDA_ERROR_INVALID_HANDLE, "the handle is no stream of yours");
+    return destroy_stream(stream)
+               ? CUDA_SUCCESS
+               : error("cuStreamDestroy", CUDA_ERROR_INVALID_HANDLE, "the handle is no stream of yours");
 }
 CUresult cuStreamSynchronize(CUstream stream) { return checked_stream("cuStreamSynchronize", stream); }
 CUresult cuStreamQuery(CUstream stream) { return checked_stream("cuStreamQuery", stream); }
@@ -230,7 +246,8 @@ CUresult cuEventCreate(CUevent* out, unsigned flags) {
     return CUDA_SUCCESS;
 }
 CUresult cuEventDestroy(CUevent event) {
-    return destroy_event(event) ? CUDA_SUCCESS : error("cuEventDestroy", CUDA_ERROR_INVALID_HANDLE, "the handle is no event");
+    return destroy_event(event) ? CUDA_SUCCESS
+                                : error("cuEventDestroy", CUDA_ERROR_INVALID_HANDLE, "the handle is no event");
 }
 CUresult cuEventRecord(CUevent event, CUstream stream) {
     stream_index("cuEventRecord", stream);

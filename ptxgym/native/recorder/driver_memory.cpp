@@ -34,11 +34,13 @@ CUresult copy(const char* call, void* to, const void* from, std::size_t bytes, D
     return result(call, transfer(call, to, from, bytes, direction, stream_index(call, stream)));
 }
 
-CUresult set(const char* call, CUdeviceptr to, std::uint32_t value, unsigned width, std::size_t count, CUstream stream) {
+CUresult set(const char* call, CUdeviceptr to, std::uint32_t value, unsigned width, std::size_t count,
+             CUstream stream) {
     return result(call, fill(to, value, width, count, 1, 0, stream_index(call, stream)));
 }
 
-CUresult set_2d(const char* call, CUdeviceptr to, std::size_t pitch, std::uint32_t value, unsigned width, std::size_t columns, std::size_t rows, CUstream stream) {
+CUresult set_2d(const char* call, CUdeviceptr to, std::size_t pitch, std::uint32_t value, unsigned width,
+                std::size_t columns, std::size_t rows, CUstream stream) {
     return result(call, fill(to, value, width, columns, rows, pitch, stream_index(call, stream)));
 }
 
@@ -86,9 +88,15 @@ CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUst
     return copy("cuMemcpyAsync", target(to), pointer(from), bytes, Direction::by_address, stream);
 }
 
-CUresult cuMemsetD8(CUdeviceptr to, unsigned char value, std::size_t count) { return set("cuMemsetD8", to, value, 1, count, nullptr); }
-CUresult cuMemsetD16(CUdeviceptr to, unsigned short value, std::size_t count) { return set("cuMemsetD16", to, value, 2, count, nullptr); }
-CUresult cuMemsetD32(CUdeviceptr to, unsigned value, std::size_t count) { return set("cuMemsetD32", to, value, 4, count, nullptr); }
+CUresult cuMemsetD8(CUdeviceptr to, unsigned char value, std::size_t count) {
+    return set("cuMemsetD8", to, value, 1, count, nullptr);
+}
+CUresult cuMemsetD16(CUdeviceptr to, unsigned short value, std::size_t count) {
+    return set("cuMemsetD16", to, value, 2, count, nullptr);
+}
+CUresult cuMemsetD32(CUdeviceptr to, unsigned value, std::size_t count) {
+    return set("cuMemsetD32", to, value, 4, count, nullptr);
+}
 CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t count, CUstream stream) {
     return set("cuMemsetD8Async", to, value, 1, count, stream);
 }
@@ -107,13 +115,16 @@ CUresult cuMemsetD2D16(CUdeviceptr to, std::size_t pitch, unsigned short value, 
 CUresult cuMemsetD2D32(CUdeviceptr to, std::size_t pitch, unsigned value, std::size_t width, std::size_t height) {
     return set_2d("cuMemsetD2D32", to, pitch, value, 4, width, height, nullptr);
 }
-CUresult cuMemsetD2D8Async(CUdeviceptr to, std::size_t pitch, unsigned char value, std::size_t width, std::size_t height, CUstream stream) {
+CUresult cuMemsetD2D8Async(CUdeviceptr to, std::size_t pitch, unsigned char value, std::size_t width,
+                           std::size_t height, CUstream stream) {
     return set_2d("cuMemsetD2D8Async", to, pitch, value, 1, width, height, stream);
 }
-CUresult cuMemsetD2D16Async(CUdeviceptr to, std::size_t pitch, unsigned short value, std::size_t width, std::size_t height, CUstream stream) {
+CUresult cuMemsetD2D16Async(CUdeviceptr to, std::size_t pitch, unsigned short value, std::size_t width,
+                            std::size_t height, CUstream stream) {
     return set_2d("cuMemsetD2D16Async", to, pitch, value, 2, width, height, stream);
 }
-CUresult cuMemsetD2D32Async(CUdeviceptr to, std::size_t pitch, unsigned value, std::size_t width, std::size_t height, CUstream stream) {
+CUresult cuMemsetD2D32Async(CUdeviceptr to, std::size_t pitch, unsigned value, std::size_t width, std::size_t height,
+                            CUstream stream) {
     return set_2d("cuMemsetD2D32Async", to, pitch, value, 4, width, height, stream);
 }
 
@@ -128,7 +139,9 @@ CUresult cuPointerGetAttribute(void* out, CUpointer_attribute attribute, CUdevic
         case CU_POINTER_ATTRIBUTE_IS_MANAGED: *static_cast<unsigned*>(out) = 0; break;
         case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *static_cast<CUdeviceptr*>(out) = buffer->address; break;
         case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *static_cast<std::size_t*>(out) = buffer->bytes; break;
-        default: fail("plan.refused_attribute", format("%s: attribute %d is not supported", call, static_cast<int>(attribute)));
+        default:
+            fail("plan.refused_attribute",
+                 format("%s: attribute %d is not supported", call, static_cast<int>(attribute)));
     }
     return CUDA_SUCCESS;
 }
@@ -136,10 +149,20 @@ CUresult cuPointerGetAttribute(void* out, CUpointer_attribute attribute, CUdevic
 CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
                                 const cuuint64_t* dim, const cuuint64_t* strides, const cuuint32_t* box,
                                 const cuuint32_t* element_strides, CUtensorMapInterleave interleave,
-                                CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
+                                CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
+                                CUtensorMapFloatOOBfill fill) {
     constexpr const char* call = "cuTensorMapEncodeTiled";
-    const TensorMapRequest request{type, rank, reinterpret_cast<std::uint64_t>(address), dim, strides, box,
-                                   element_strides, interleave, swizzle, promotion, fill};
+    const TensorMapRequest request{type,
+                                   rank,
+                                   reinterpret_cast<std::uint64_t>(address),
+                                   dim,
+                                   strides,
+                                   box,
+                                   element_strides,
+                                   interleave,
+                                   swizzle,
+                                   promotion,
+                                   fill};
     const std::string problem = tensor_map_problem(map, request);
     if (!problem.empty()) return error(call, CUDA_ERROR_INVALID_VALUE, problem);
     record_tensor_map(map, request);

@@ -18,6 +18,8 @@ namespace {
 constexpr std::size_t handler_stack_bytes = 128 << 10;
 constexpr std::uint64_t stack_overflow_reach = 1 << 20;
 
+unsigned long long cpu_limit_s = 0;  // read early: the kernel raises the soft limit each time it sends SIGXCPU
+
 bool was_write(const ucontext_t* context) {
 #if defined(__x86_64__)
     constexpr greg_t write_bit = 2;  // of the page-fault error code
@@ -41,10 +43,12 @@ void device_access(std::uint64_t address, const ucontext_t* context) {
     const char* verb = was_write(context) ? "wrote" : "read";
     const Buffer* buffer = nearest_buffer(address);
     if (buffer == nullptr) {
-        std::snprintf(text, sizeof text, "host code %s device memory outside every buffer; only kernels can reach device memory", verb);
+        std::snprintf(text, sizeof text,
+                      "host code %s device memory outside every buffer; only kernels can reach device memory", verb);
     } else {
-        std::snprintf(text, sizeof text, "host code %s device memory of buffer %s at offset %llu; only kernels can reach device memory", verb,
-                      buffer->name.c_str(), static_cast<unsigned long long>(address - buffer->address));
+        std::snprintf(text, sizeof text,
+                      "host code %s device memory of buffer %s at offset %llu; only kernels can reach device memory",
+                      verb, buffer->name.c_str(), static_cast<unsigned long long>(address - buffer->address));
     }
     fail_in_handler("plan.device_pointer_access", text);
 }
@@ -59,7 +63,8 @@ void on_memory_fault(int signal, siginfo_t* info, void* raw) {
     } else if (address < 4096) {
         std::snprintf(text, sizeof text, "host code used a null pointer");
     } else {
-        std::snprintf(text, sizeof text, "host code crashed with %s on a bad address", signal == SIGBUS ? "SIGBUS" : "SIGSEGV");
+        std::snprintf(text, sizeof text, "host code crashed with %s on a bad address",
+                      signal == SIGBUS ? "SIGBUS" : "SIGSEGV");
     }
     fail_in_handler("plan.host_fault", text);
 }
@@ -68,17 +73,14 @@ void on_other_fault(int signal, siginfo_t*, void*) {
     switch (signal) {
         case SIGABRT:
             fail_in_handler("plan.host_abort", "host code aborted (abort(), a failed assert or an uncaught exception)");
-        case SIGFPE:
-            fail_in_handler("plan.host_fault", "host code divided an integer by zero");
+        case SIGFPE: fail_in_handler("plan.host_fault", "host code divided an integer by zero");
         case SIGXCPU: {
-            rlimit limit{};
-            getrlimit(RLIMIT_CPU, &limit);
             char text[160];
-            std::snprintf(text, sizeof text, "host code used %llu s of CPU time without returning from `run`", static_cast<unsigned long long>(limit.rlim_cur));
+            std::snprintf(text, sizeof text, "host code used %llu s of CPU time without returning from `run`",
+                          cpu_limit_s);
             fail_in_handler("plan.host_hang", text);
         }
-        default:
-            fail_in_handler("plan.host_fault", "host code executed an illegal or trapping instruction");
+        default: fail_in_handler("plan.host_fault", "host code executed an illegal or trapping instruction");
     }
 }
 
@@ -103,7 +105,7 @@ void on_refused_syscall(int, siginfo_t* info, void* raw) {
 }
 
 void handle(int signal, void (*handler)(int, siginfo_t*, void*)) {
-    struct sigaction action {};
+    struct sigaction action{};
     action.sa_sigaction = handler;
     // SA_NODEFER: a fault inside a handler is reported too, instead of ending the process without a word.
     action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
@@ -113,11 +115,16 @@ void handle(int signal, void (*handler)(int, siginfo_t*, void*)) {
 }  // namespace
 
 void install_fault_handlers() {
+    rlimit limit{};
+    getrlimit(RLIMIT_CPU, &limit);
+    cpu_limit_s = limit.rlim_cur;
     void* memory = mmap(nullptr, handler_stack_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     const stack_t stack{memory, 0, handler_stack_bytes};
     sigaltstack(&stack, nullptr);
-    for (int signal : {SIGSEGV, SIGBUS}) handle(signal, on_memory_fault);
-    for (int signal : {SIGABRT, SIGFPE, SIGILL, SIGTRAP, SIGXCPU}) handle(signal, on_other_fault);
+    for (int signal : {SIGSEGV, SIGBUS})
+        handle(signal, on_memory_fault);
+    for (int signal : {SIGABRT, SIGFPE, SIGILL, SIGTRAP, SIGXCPU})
+        handle(signal, on_other_fault);
     handle(SIGSYS, on_refused_syscall);
 }
 

@@ -12,14 +12,15 @@ std::string set_function_attribute(Kernel& kernel, FunctionAttribute attribute, 
     switch (attribute) {
         case FunctionAttribute::max_dynamic_smem:
             if (value < 0 || value > optin - kernel.static_smem_bytes) {
-                return format("MaxDynamicSharedMemorySize = %d for %s: the device allows %d bytes less %d static ones", value,
-                              kernel.name.c_str(), optin, kernel.static_smem_bytes);
+                return format("MaxDynamicSharedMemorySize = %d for %s: the device allows %d bytes less %d static ones",
+                              value, kernel.name.c_str(), optin, kernel.static_smem_bytes);
             }
             kernel.max_dynamic_smem_bytes = value;
             name = "max_dynamic_smem_bytes";
             break;
         case FunctionAttribute::carveout:
-            if (value < -1 || value > 100) return format("PreferredSharedMemoryCarveout = %d must be from -1 to 100", value);
+            if (value < -1 || value > 100)
+                return format("PreferredSharedMemoryCarveout = %d must be from -1 to 100", value);
             kernel.carveout = value;
             name = "preferred_smem_carveout";
             break;
@@ -27,8 +28,7 @@ std::string set_function_attribute(Kernel& kernel, FunctionAttribute attribute, 
             kernel.non_portable_cluster = value != 0;
             name = "non_portable_cluster";
             break;
-        case FunctionAttribute::ignored:
-            return "";
+        case FunctionAttribute::ignored: return "";
     }
     Line("function").field("kernel", kernel.name).field("attribute", name).field("value", value).send();
     return "";

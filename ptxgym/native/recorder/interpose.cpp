@@ -51,14 +51,16 @@ void sleep_for(const timespec& wanted) {
 void* checked(void* memory, std::size_t bytes) {
     if (memory == nullptr && bytes > 0 && submission_runs) {
         submission_runs = false;  // the message itself allocates
-        fail("plan.host_memory", format("host code asked for %zu bytes of host memory, more than the recorder's limit leaves", bytes));
+        fail("plan.host_memory",
+             format("host code asked for %zu bytes of host memory, more than the recorder's limit leaves", bytes));
     }
     return memory;
 }
 
 [[noreturn]] void exited(const char* call, int status) {
     if (!submission_runs) ::_exit(status);
-    fail("plan.host_exit", format("host code called %s(%d) before `run` returned; report errors by returning", call, status));
+    fail("plan.host_exit",
+         format("host code called %s(%d) before `run` returned; report errors by returning", call, status));
 }
 
 }  // namespace
@@ -130,7 +132,8 @@ unsigned sleep(unsigned seconds) {
 }
 
 ssize_t getrandom(void* out, size_t size, unsigned) {
-    for (size_t i = 0; i < size; ++i) static_cast<unsigned char*>(out)[i] = static_cast<unsigned char>(next_random());
+    for (size_t i = 0; i < size; ++i)
+        static_cast<unsigned char*>(out)[i] = static_cast<unsigned char>(next_random());
     return static_cast<ssize_t>(size);
 }
 

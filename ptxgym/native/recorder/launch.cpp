@@ -33,15 +33,17 @@ void check_shape(const Kernel& kernel, const LaunchRequest& request) {
         refuse("launch.block", kernel, "block " + text(block) + " must be from 1 to (1024, 1024, 64)");
     }
     if (volume(block) > max_threads) {
-        refuse("launch.block", kernel, "block " + text(block) + format(" has %llu threads, more than 1024", volume(block)));
+        refuse("launch.block", kernel,
+               "block " + text(block) + format(" has %llu threads, more than 1024", volume(block)));
     }
     if (given(kernel.req_ntid) && !equal(kernel.req_ntid, block)) {
-        refuse("launch.bounds", kernel, "block " + text(block) + " is not the .reqntid " + text(kernel.req_ntid) + " that it was compiled for");
+        refuse("launch.bounds", kernel,
+               "block " + text(block) + " is not the .reqntid " + text(kernel.req_ntid) + " that it was compiled for");
     }
     if (given(kernel.max_ntid) && volume(block) > volume(kernel.max_ntid)) {
         refuse("launch.bounds", kernel,
-               format("block %s has %llu threads, more than the %llu of its __launch_bounds__", text(block).c_str(), volume(block),
-                      volume(kernel.max_ntid)));
+               format("block %s has %llu threads, more than the %llu of its __launch_bounds__", text(block).c_str(),
+                      volume(block), volume(kernel.max_ntid)));
     }
 }
 
@@ -51,14 +53,16 @@ void check_resources(const Kernel& kernel, const LaunchRequest& request) {
     const int registers = registers_per_block(kernel, threads);
     if (registers > profile.registers_per_block) {
         refuse("launch.registers", kernel,
-               format("%d threads of %d registers take %d registers, more than %d: use fewer threads or __launch_bounds__(%d)",
+               format("%d threads of %d registers take %d registers, more than %d: use fewer threads or "
+                      "__launch_bounds__(%d)",
                       threads, kernel.registers, registers, profile.registers_per_block, threads));
     }
     const ull dynamic = request.dynamic_smem_bytes;
     const ull fixed = static_cast<ull>(kernel.static_smem_bytes);
     if (fixed + dynamic > static_cast<ull>(profile.smem_optin_bytes)) {
         refuse("launch.shared_memory", kernel,
-               format("%llu static and %llu dynamic bytes of shared memory exceed the device's %d", fixed, dynamic, profile.smem_optin_bytes));
+               format("%llu static and %llu dynamic bytes of shared memory exceed the device's %d", fixed, dynamic,
+                      profile.smem_optin_bytes));
     }
     if (kernel.max_dynamic_smem_bytes < 0 && fixed + dynamic > static_cast<ull>(profile.smem_per_block_bytes)) {
         refuse("launch.shared_memory", kernel,
@@ -79,32 +83,39 @@ dim3 checked_cluster(const Kernel& kernel, const LaunchRequest& request) {
     if (given(request.cluster)) {
         if (given(cluster) && !equal(cluster, request.cluster)) {
             refuse("launch.cluster_conflict", kernel,
-                   "cluster attribute " + text(request.cluster) + " conflicts with the compile-time cluster " + text(cluster));
+                   "cluster attribute " + text(request.cluster) + " conflicts with the compile-time cluster " +
+                       text(cluster));
         }
         cluster = request.cluster;
     }
     if (!given(cluster)) {
         if (given(request.preferred_cluster)) {
-            refuse("launch.cluster_size", kernel, "preferred cluster " + text(request.preferred_cluster) + " needs a cluster dimension beside it");
+            refuse("launch.cluster_size", kernel,
+                   "preferred cluster " + text(request.preferred_cluster) + " needs a cluster dimension beside it");
         }
         return cluster;
     }
     const ull ctas = volume(cluster);
     if (ctas == 0 || ctas > static_cast<ull>(profile.max_cluster)) {
-        refuse("launch.cluster_size", kernel, format("cluster %s has %llu CTAs; it must have from 1 to %d", text(cluster).c_str(), ctas, profile.max_cluster));
+        refuse("launch.cluster_size", kernel,
+               format("cluster %s has %llu CTAs; it must have from 1 to %d", text(cluster).c_str(), ctas,
+                      profile.max_cluster));
     }
     if (ctas > static_cast<ull>(profile.portable_cluster) && !kernel.non_portable_cluster) {
         refuse("launch.cluster_size", kernel,
-               format("cluster %s has %llu CTAs; more than %d need cudaFuncAttributeNonPortableClusterSizeAllowed", text(cluster).c_str(),
-                      ctas, profile.portable_cluster));
+               format("cluster %s has %llu CTAs; more than %d need cudaFuncAttributeNonPortableClusterSizeAllowed",
+                      text(cluster).c_str(), ctas, profile.portable_cluster));
     }
     if (!divides(cluster, request.grid)) {
-        refuse("launch.cluster_grid", kernel, "grid " + text(request.grid) + " is not a multiple of cluster " + text(cluster));
+        refuse("launch.cluster_grid", kernel,
+               "grid " + text(request.grid) + " is not a multiple of cluster " + text(cluster));
     }
     const dim3& preferred = request.preferred_cluster;
-    if (given(preferred) && (volume(preferred) == 0 || !divides(cluster, preferred) || !divides(preferred, request.grid))) {
+    if (given(preferred) &&
+        (volume(preferred) == 0 || !divides(cluster, preferred) || !divides(preferred, request.grid))) {
         refuse("launch.cluster_size", kernel,
-               "preferred cluster " + text(preferred) + " must be a multiple of cluster " + text(cluster) + " and divide grid " + text(request.grid));
+               "preferred cluster " + text(preferred) + " must be a multiple of cluster " + text(cluster) +
+                   " and divide grid " + text(request.grid));
     }
     return cluster;
 }
@@ -112,10 +123,12 @@ dim3 checked_cluster(const Kernel& kernel, const LaunchRequest& request) {
 void check_cooperative(const Kernel& kernel, const LaunchRequest& request) {
     if (!request.cooperative) return;
     const int threads = static_cast<int>(volume(request.block));
-    const ull resident = static_cast<ull>(blocks_per_sm(kernel, threads, request.dynamic_smem_bytes)) * static_cast<ull>(state().profile.sm_count);
+    const ull resident = static_cast<ull>(blocks_per_sm(kernel, threads, request.dynamic_smem_bytes)) *
+                         static_cast<ull>(state().profile.sm_count);
     if (volume(request.grid) > resident) {
-        refuse("launch.cooperative_too_large", kernel,
-               format("a cooperative grid of %llu CTAs; the device keeps %llu resident", volume(request.grid), resident));
+        refuse(
+            "launch.cooperative_too_large", kernel,
+            format("a cooperative grid of %llu CTAs; the device keeps %llu resident", volume(request.grid), resident));
     }
 }
 
@@ -127,15 +140,18 @@ void check_host_pointer(const Kernel& kernel, std::size_t index, const void* arg
     if (after == pinned.begin()) return;
     --after;
     if (value - after->first < after->second) {
-        fail("plan.host_pointer", format("parameter %zu of %s points to host memory; kernels get device memory only", index, kernel.name.c_str()));
+        fail("plan.host_pointer", format("parameter %zu of %s points to host memory; kernels get device memory only",
+                                         index, kernel.name.c_str()));
     }
 }
 
 std::vector<std::string> parameter_bytes(const Kernel& kernel, void** arguments) {
-    if (!kernel.param_bytes.empty() && arguments == nullptr) refuse("launch.arguments", kernel, "the argument array is null");
+    if (!kernel.param_bytes.empty() && arguments == nullptr)
+        refuse("launch.arguments", kernel, "the argument array is null");
     std::vector<std::string> params;
     for (std::size_t i = 0; i < kernel.param_bytes.size(); ++i) {
-        if (arguments[i] == nullptr) refuse("launch.arguments", kernel, format("the pointer to parameter %zu is null", i));
+        if (arguments[i] == nullptr)
+            refuse("launch.arguments", kernel, format("the pointer to parameter %zu is null", i));
         if (kernel.param_bytes[i] == 8) check_host_pointer(kernel, i, arguments[i]);
         params.push_back(hex(arguments[i], kernel.param_bytes[i]));
     }
@@ -173,11 +189,10 @@ void apply_attribute(const char* call, const cudaLaunchAttribute& attribute, Lau
             request.cluster = {value.clusterDim.x, value.clusterDim.y, value.clusterDim.z};
             return;
         case cudaLaunchAttributePreferredClusterDimension:
-            request.preferred_cluster = {value.preferredClusterDim.x, value.preferredClusterDim.y, value.preferredClusterDim.z};
+            request.preferred_cluster = {value.preferredClusterDim.x, value.preferredClusterDim.y,
+                                         value.preferredClusterDim.z};
             return;
-        case cudaLaunchAttributeCooperative:
-            request.cooperative = value.cooperative != 0;
-            return;
+        case cudaLaunchAttributeCooperative: request.cooperative = value.cooperative != 0; return;
         case cudaLaunchAttributeProgrammaticStreamSerialization:
             request.programmatic = value.programmaticStreamSerializationAllowed != 0;
             return;
@@ -187,10 +202,10 @@ void apply_attribute(const char* call, const cudaLaunchAttribute& attribute, Lau
         case cudaLaunchAttributePriority:
         case cudaLaunchAttributeMemSyncDomain:
         case cudaLaunchAttributeMemSyncDomainMap:
-        case cudaLaunchAttributePreferredSharedMemoryCarveout:
-            return;  // hints: no effect on results
+        case cudaLaunchAttributePreferredSharedMemoryCarveout: return;  // hints: no effect on results
         default:
-            fail("plan.refused_attribute", format("%s: launch attribute %d is not supported", call, static_cast<int>(attribute.id)));
+            fail("plan.refused_attribute",
+                 format("%s: launch attribute %d is not supported", call, static_cast<int>(attribute.id)));
     }
 }
 

@@ -46,10 +46,12 @@ __attribute__((noinline)) void clear_stack() {
     const std::string marker = "undefined symbol: ";
     const std::size_t at = why.find(marker);
     if (at == std::string::npos) fail("plan.load_failed", "the host library does not load: " + why);
-    const std::string symbol = why.substr(at + marker.size(), why.find_first_of(" ,(\n", at + marker.size()) - at - marker.size());
+    const std::string symbol =
+        why.substr(at + marker.size(), why.find_first_of(" ,(\n", at + marker.size()) - at - marker.size());
     fail("plan.unresolved_symbol",
-         "the host code needs `" + symbol + "`, which neither the CUDA runtime and driver nor the C and C++ libraries define; "
-         "library calls (cuBLAS, cuDNN, ...) are not allowed: the kernels must be the submission's own");
+         "the host code needs `" + symbol +
+             "`, which neither the CUDA runtime and driver nor the C and C++ libraries define; "
+             "library calls (cuBLAS, cuDNN, ...) are not allowed: the kernels must be the submission's own");
 }
 
 // Every argument of `run` is a pointer or an int, so all go to integer registers and stack slots of eight bytes, on
@@ -92,8 +94,11 @@ int main(int count, char** arguments) {
     void* library = load_library(state().library.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) cannot_load();
     void* entry = dlsym(library, "run");
-    if (entry == nullptr) fail("plan.no_entry", "the submission exports no function `run` with C linkage; write extern \"C\" void run(...)");
-    if (confined && !install_running_filter()) fail("infra.no_seccomp", "this kernel installs no second system-call filter");
+    if (entry == nullptr)
+        fail("plan.no_entry",
+             "the submission exports no function `run` with C linkage; write extern \"C\" void run(...)");
+    if (confined && !install_running_filter())
+        fail("infra.no_seccomp", "this kernel installs no second system-call filter");
     call_run(entry);
     finish();
 }

@@ -24,7 +24,8 @@ std::deque<Buffer> buffers;  // by address, since addresses are never used twice
 
 void reserve_device_range(std::uint64_t base, std::uint64_t spacing) {
     void* wanted = reinterpret_cast<void*>(base);
-    void* got = mmap(wanted, range_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+    void* got =
+        mmap(wanted, range_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
     if (got != wanted) fail("infra.reservation", "the recorder could not reserve its range of device addresses");
     range_begin = base;
     range_spacing = spacing;
@@ -34,15 +35,22 @@ void reserve_device_range(std::uint64_t base, std::uint64_t spacing) {
 bool in_device_range(std::uint64_t address) { return address - range_begin < range_bytes; }
 
 std::uint64_t add_buffer(const std::string& name, std::uint64_t bytes, Role role) {
-    if (buffers.size() >= buffer_limit) fail("plan.buffer_limit", format("more than %zu device allocations", buffer_limit));
+    if (buffers.size() >= buffer_limit)
+        fail("plan.buffer_limit", format("more than %zu device allocations", buffer_limit));
     const std::uint64_t address = cursor + alignment;
     const std::uint64_t taken = (bytes + alignment + granule - 1) / granule * granule;
     // Room before and after, so that a pointer a little out of bounds still tells which buffer it came from.
     cursor += taken + granule + range_spacing;
-    if (!in_device_range(cursor)) fail("plan.workspace_limit", "device allocations exceed the recorder's range of 1 TiB");
+    if (!in_device_range(cursor))
+        fail("plan.workspace_limit", "device allocations exceed the recorder's range of 1 TiB");
     buffers.push_back({name, address, bytes, role, false});
     static const char* const roles[] = {"argument", "workspace", "symbol"};
-    Line("buffer").field("name", name).field("role", roles[static_cast<int>(role)]).field("address", address).field("bytes", bytes).send();
+    Line("buffer")
+        .field("name", name)
+        .field("role", roles[static_cast<int>(role)])
+        .field("address", address)
+        .field("bytes", bytes)
+        .send();
     return address;
 }
 

@@ -55,8 +55,8 @@ int blocks_per_sm(const Kernel& kernel, int threads, std::size_t dynamic_smem_by
     const cudaOccDeviceState current = device_state();
     if (threads > kernel.threads_limit() || dynamic_smem_bytes > attributes.maxDynamicSharedSizeBytes) return 0;
     cudaOccResult result{};
-    const cudaOccError status =
-        cudaOccMaxActiveBlocksPerMultiprocessor(&result, &properties, &attributes, &current, threads, dynamic_smem_bytes);
+    const cudaOccError status = cudaOccMaxActiveBlocksPerMultiprocessor(&result, &properties, &attributes, &current,
+                                                                        threads, dynamic_smem_bytes);
     return status == CUDA_OCC_SUCCESS ? result.activeBlocksPerMultiprocessor : 0;
 }
 
@@ -75,14 +75,16 @@ int active_clusters(const Kernel& kernel, int ctas, int threads, std::size_t dyn
     const int resident = blocks_per_sm(kernel, threads, dynamic_smem_bytes);
     if (ctas <= 2) return resident * profile.sm_count / ctas;
     int clusters = 0;
-    for (int sms : profile.gpc_sms) clusters += sms >= ctas || ctas <= profile.portable_cluster ? resident * sms / ctas : 0;
+    for (int sms : profile.gpc_sms)
+        clusters += sms >= ctas || ctas <= profile.portable_cluster ? resident * sms / ctas : 0;
     return clusters;
 }
 
 int registers_per_block(const Kernel& kernel, int threads) {
     const int warps = (threads + warp_threads - 1) / warp_threads;
     const int per_warp = kernel.registers * warp_threads;
-    const int allocated = (per_warp + register_granule_per_warp - 1) / register_granule_per_warp * register_granule_per_warp;
+    const int allocated =
+        (per_warp + register_granule_per_warp - 1) / register_granule_per_warp * register_granule_per_warp;
     return warps * allocated;
 }
 

@@ -19,9 +19,11 @@ void __cudaRegisterFatBinaryEnd(void**) {}
 void __cudaUnregisterFatBinary(void**) {}
 char __cudaInitModule(void**) { return 1; }
 
-void __cudaRegisterFunction(void**, const char* host, char*, const char* name, int, uint3*, uint3*, dim3*, dim3*, int*) {
+void __cudaRegisterFunction(void**, const char* host, char*, const char* name, int, uint3*, uint3*, dim3*, dim3*,
+                            int*) {
     const auto found = state().kernels.find(name);
-    if (found == state().kernels.end()) fail("plan.unknown_kernel", format("the host code registers kernel %s, which the build does not have", name));
+    if (found == state().kernels.end())
+        fail("plan.unknown_kernel", format("the host code registers kernel %s, which the build does not have", name));
     state().functions[host] = &found->second;
 }
 
@@ -30,7 +32,8 @@ void __cudaRegisterVar(void**, char* host, char*, const char* name, int, std::si
 }
 
 void __cudaRegisterManagedVar(void**, void**, char*, const char* name, int, std::size_t, int, int) {
-    fail("plan.refused_call", format("__managed__ variable %s: managed memory is not supported; use __device__ or a workspace", name));
+    fail("plan.refused_call",
+         format("__managed__ variable %s: managed memory is not supported; use __device__ or a workspace", name));
 }
 
 unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, std::size_t smem, CUstream_st* stream) {
@@ -51,16 +54,19 @@ cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, std::size_t* sme
 
 cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* host) {
     Kernel* found = find_kernel(host);
-    if (found == nullptr) return error("__cudaGetKernel", cudaErrorInvalidDeviceFunction, "no kernel was registered for this address");
+    if (found == nullptr)
+        return error("__cudaGetKernel", cudaErrorInvalidDeviceFunction, "no kernel was registered for this address");
     *kernel = reinterpret_cast<cudaKernel_t>(found);
     return cudaSuccess;
 }
 
-cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments, std::size_t smem, cudaStream_t stream) {
+cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments, std::size_t smem,
+                               cudaStream_t stream) {
     return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, block, arguments, smem, stream);
 }
 
-cudaError_t __cudaLaunchKernel_ptsz(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments, std::size_t smem, cudaStream_t stream) {
+cudaError_t __cudaLaunchKernel_ptsz(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments, std::size_t smem,
+                                    cudaStream_t stream) {
     return __cudaLaunchKernel(kernel, grid, block, arguments, smem, stream == nullptr ? cudaStreamPerThread : stream);
 }
 

@@ -15,7 +15,8 @@ namespace {
 constexpr int lowest_priority = 0, highest_priority = -5;  // as on an H200
 
 cudaError_t only_device_0(const char* call, int device) {
-    return device == 0 ? cudaSuccess : error(call, cudaErrorInvalidDevice, format("device %d; there is device 0 only", device));
+    return device == 0 ? cudaSuccess
+                       : error(call, cudaErrorInvalidDevice, format("device %d; there is device 0 only", device));
 }
 
 cudaError_t checked_stream(const char* call, const void* stream) {
@@ -46,7 +47,9 @@ cudaError_t new_stream(cudaStream_t* out, unsigned flags, int priority) {
     return cudaSuccess;
 }
 
-const Stream& stream_of(const char* call, const void* stream) { return state().streams[static_cast<std::size_t>(stream_index(call, stream))]; }
+const Stream& stream_of(const char* call, const void* stream) {
+    return state().streams[static_cast<std::size_t>(stream_index(call, stream))];
+}
 
 }  // namespace
 
@@ -91,20 +94,24 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
     if (device != 0) return only_device_0("cudaDeviceGetAttribute", device);
     const auto found = device_attribute(attribute);
-    if (!found) return error("cudaDeviceGetAttribute", cudaErrorInvalidValue, format("attribute %d is not known", static_cast<int>(attribute)));
+    if (!found)
+        return error("cudaDeviceGetAttribute", cudaErrorInvalidValue,
+                     format("attribute %d is not known", static_cast<int>(attribute)));
     *value = *found;
     return cudaSuccess;
 }
 
 cudaError_t cudaDeviceGetLimit(std::size_t* value, cudaLimit limit) {
     const auto found = device_limit(limit);
-    if (!found) return error("cudaDeviceGetLimit", cudaErrorUnsupportedLimit, format("limit %d", static_cast<int>(limit)));
+    if (!found)
+        return error("cudaDeviceGetLimit", cudaErrorUnsupportedLimit, format("limit %d", static_cast<int>(limit)));
     *value = *found;
     return cudaSuccess;
 }
 
 cudaError_t cudaDeviceSetLimit(cudaLimit limit, std::size_t) {
-    if (!device_limit(limit)) return error("cudaDeviceSetLimit", cudaErrorUnsupportedLimit, format("limit %d", static_cast<int>(limit)));
+    if (!device_limit(limit))
+        return error("cudaDeviceSetLimit", cudaErrorUnsupportedLimit, format("limit %d", static_cast<int>(limit)));
     return cudaSuccess;
 }
 
@@ -128,9 +135,13 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
 
 cudaError_t cudaStreamCreate(cudaStream_t* out) { return new_stream(out, cudaStreamDefault, 0); }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* out, unsigned flags) { return new_stream(out, flags, 0); }
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t* out, unsigned flags, int priority) { return new_stream(out, flags, priority); }
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* out, unsigned flags, int priority) {
+    return new_stream(out, flags, priority);
+}
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-    return destroy_stream(stream) ? cudaSuccess : error("cudaStreamDestroy", cudaErrorInvalidResourceHandle, "the handle is no stream of yours");
+    return destroy_stream(stream)
+               ? cudaSuccess
+               : error("cudaStreamDestroy", cudaErrorInvalidResourceHandle, "the handle is no stream of yours");
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return checked_stream("cudaStreamSynchronize", stream); }
 cudaError_t cudaStreamQuery(cudaStream_t stream) { return checked_stream("cudaStreamQuery", stream); }
@@ -168,9 +179,12 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* out, unsigned flags) {
     return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
-    return destroy_event(event) ? cudaSuccess : error("cudaEventDestroy", cudaErrorInvalidResourceHandle, "the handle is no event");
+    return destroy_event(event) ? cudaSuccess
+                                : error("cudaEventDestroy", cudaErrorInvalidResourceHandle, "the handle is no event");
 }
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) { return record_event("cudaEventRecord", event, stream); }
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+    return record_event("cudaEventRecord", event, stream);
+}
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned) {
     return record_event("cudaEventRecordWithFlags", event, stream);
 }
@@ -184,17 +198,20 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end) 
     cudaError_t status = cudaSuccess;
     const Event *from = event_or_error(call, start, status), *to = event_or_error(call, end, status);
     if (from == nullptr || to == nullptr) return status;
-    if (!from->recorded || !to->recorded) return error(call, cudaErrorInvalidResourceHandle, "an event was not recorded");
+    if (!from->recorded || !to->recorded)
+        return error(call, cudaErrorInvalidResourceHandle, "an event was not recorded");
     *ms = 0.001f * static_cast<float>(1 + fake_time_ns() % 9973);
     return cudaSuccess;
 }
 
-cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long, cudaDriverEntryPointQueryResult* status) {
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long,
+                                             cudaDriverEntryPointQueryResult* status) {
     *function = entry_point(name);
     if (status != nullptr) *status = *function ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
     return cudaSuccess;
 }
-cudaError_t cudaGetDriverEntryPoint(const char* name, void** function, unsigned long long flags, cudaDriverEntryPointQueryResult* status) {
+cudaError_t cudaGetDriverEntryPoint(const char* name, void** function, unsigned long long flags,
+                                    cudaDriverEntryPointQueryResult* status) {
     return cudaGetDriverEntryPointByVersion(name, function, CUDART_VERSION, flags, status);
 }
 

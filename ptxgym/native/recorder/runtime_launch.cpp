@@ -13,13 +13,15 @@ namespace {
 
 Kernel* kernel_or_error(const char* call, const void* function, cudaError_t& status) {
     Kernel* kernel = find_kernel(function);
-    if (kernel == nullptr) status = error(call, cudaErrorInvalidDeviceFunction, "the address is no kernel of this submission");
+    if (kernel == nullptr)
+        status = error(call, cudaErrorInvalidDeviceFunction, "the address is no kernel of this submission");
     return kernel;
 }
 
 const Kernel& launched(const char* call, const void* function) {
     const Kernel* kernel = find_kernel(function);
-    if (kernel == nullptr) fail_launch("launch.function", format("%s: %p is no kernel of this submission", call, function));
+    if (kernel == nullptr)
+        fail_launch("launch.function", format("%s: %p is no kernel of this submission", call, function));
     return *kernel;
 }
 
@@ -35,7 +37,8 @@ LaunchRequest from_configuration(const char* call, const cudaLaunchConfig_t& con
     request.block = configuration.blockDim;
     request.dynamic_smem_bytes = configuration.dynamicSmemBytes;
     request.stream = configuration.stream;
-    for (unsigned i = 0; i < configuration.numAttrs; ++i) apply_attribute(call, configuration.attrs[i], request);
+    for (unsigned i = 0; i < configuration.numAttrs; ++i)
+        apply_attribute(call, configuration.attrs[i], request);
     return request;
 }
 
@@ -48,7 +51,8 @@ int cluster_ctas(const Kernel& kernel, const LaunchRequest& request) {
 
 extern "C" {
 
-cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void** arguments, std::size_t smem, cudaStream_t stream) {
+cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void** arguments, std::size_t smem,
+                             cudaStream_t stream) {
     LaunchRequest request;
     request.grid = grid;
     request.block = block;
@@ -59,13 +63,15 @@ cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void**
 }
 
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* configuration, const void* function, void** arguments) {
-    if (configuration == nullptr) fail_launch("launch.arguments", "cudaLaunchKernelExC: the launch configuration is null");
+    if (configuration == nullptr)
+        fail_launch("launch.arguments", "cudaLaunchKernelExC: the launch configuration is null");
     LaunchRequest request = from_configuration("cudaLaunchKernelExC", *configuration);
     request.arguments = arguments;
     return launch("cudaLaunchKernelExC", function, request);
 }
 
-cudaError_t cudaLaunchCooperativeKernel(const void* function, dim3 grid, dim3 block, void** arguments, std::size_t smem, cudaStream_t stream) {
+cudaError_t cudaLaunchCooperativeKernel(const void* function, dim3 grid, dim3 block, void** arguments, std::size_t smem,
+                                        cudaStream_t stream) {
     LaunchRequest request;
     request.grid = grid;
     request.block = block;
@@ -87,7 +93,9 @@ cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribu
         case cudaFuncAttributeNonPortableClusterSizeAllowed: known = FunctionAttribute::non_portable_cluster; break;
         case cudaFuncAttributeClusterSchedulingPolicyPreference: known = FunctionAttribute::ignored; break;
         default:
-            fail("plan.refused_attribute", format("cudaFuncSetAttribute: attribute %d is not supported; give clusters by __cluster_dims__ or a launch attribute", static_cast<int>(attribute)));
+            fail("plan.refused_attribute", format("cudaFuncSetAttribute: attribute %d is not supported; give clusters "
+                                                  "by __cluster_dims__ or a launch attribute",
+                                                  static_cast<int>(attribute)));
     }
     const std::string problem = set_function_attribute(*kernel, known, value);
     return problem.empty() ? cudaSuccess : error("cudaFuncSetAttribute", cudaErrorInvalidValue, problem);
@@ -139,7 +147,8 @@ cudaError_t cudaGetFuncBySymbol(cudaFunction_t* out, const void* function) {
     return status;
 }
 
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void* function, int threads, std::size_t smem, unsigned) {
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void* function, int threads,
+                                                                   std::size_t smem, unsigned) {
     constexpr const char* call = "cudaOccupancyMaxActiveBlocksPerMultiprocessor";
     cudaError_t status = cudaSuccess;
     const Kernel* kernel = kernel_or_error(call, function, status);
@@ -149,11 +158,13 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, 
     return cudaSuccess;
 }
 
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* function, int threads, std::size_t smem) {
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* function, int threads,
+                                                          std::size_t smem) {
     return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, threads, smem, 0);
 }
 
-cudaError_t cudaOccupancyAvailableDynamicSMemPerBlock(std::size_t* smem, const void* function, int blocks, int threads) {
+cudaError_t cudaOccupancyAvailableDynamicSMemPerBlock(std::size_t* smem, const void* function, int blocks,
+                                                      int threads) {
     cudaError_t status = cudaSuccess;
     const Kernel* kernel = kernel_or_error("cudaOccupancyAvailableDynamicSMemPerBlock", function, status);
     if (kernel != nullptr) *smem = available_smem_bytes(*kernel, blocks, threads);
@@ -163,11 +174,13 @@ cudaError_t cudaOccupancyAvailableDynamicSMemPerBlock(std::size_t* smem, const v
 cudaError_t cudaOccupancyMaxPotentialClusterSize(int* ctas, const void* function, const cudaLaunchConfig_t*) {
     cudaError_t status = cudaSuccess;
     const Kernel* kernel = kernel_or_error("cudaOccupancyMaxPotentialClusterSize", function, status);
-    if (kernel != nullptr) *ctas = kernel->non_portable_cluster ? state().profile.max_cluster : state().profile.portable_cluster;
+    if (kernel != nullptr)
+        *ctas = kernel->non_portable_cluster ? state().profile.max_cluster : state().profile.portable_cluster;
     return status;
 }
 
-cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void* function, const cudaLaunchConfig_t* configuration) {
+cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void* function,
+                                           const cudaLaunchConfig_t* configuration) {
     constexpr const char* call = "cudaOccupancyMaxActiveClusters";
     cudaError_t status = cudaSuccess;
     const Kernel* kernel = kernel_or_error(call, function, status);

@@ -30,7 +30,8 @@ cudaError_t release(const char* call, void* memory) {
     return error(call, cudaErrorInvalidValue, "the pointer was not returned by cudaMalloc, or was freed before");
 }
 
-cudaError_t copy(const char* call, void* target, const void* source, std::size_t bytes, cudaMemcpyKind kind, const void* stream) {
+cudaError_t copy(const char* call, void* target, const void* source, std::size_t bytes, cudaMemcpyKind kind,
+                 const void* stream) {
     Direction direction;
     switch (kind) {
         case cudaMemcpyHostToHost: direction = Direction::on_host; break;
@@ -38,7 +39,8 @@ cudaError_t copy(const char* call, void* target, const void* source, std::size_t
         case cudaMemcpyDeviceToHost: direction = Direction::from_device; break;
         case cudaMemcpyDeviceToDevice: direction = Direction::on_device; break;
         case cudaMemcpyDefault: direction = Direction::by_address; break;
-        default: return error(call, cudaErrorInvalidMemcpyDirection, format("cudaMemcpyKind %d", static_cast<int>(kind)));
+        default:
+            return error(call, cudaErrorInvalidMemcpyDirection, format("cudaMemcpyKind %d", static_cast<int>(kind)));
     }
     return result(call, transfer(call, target, source, bytes, direction, stream_index(call, stream)));
 }
@@ -46,17 +48,20 @@ cudaError_t copy(const char* call, void* target, const void* source, std::size_t
 const Variable* find_variable(const char* call, const void* symbol, cudaError_t& status) {
     const auto found = state().variables.find(symbol);
     if (found != state().variables.end()) return &found->second;
-    status = error(call, cudaErrorInvalidSymbol, "the address is no __device__ or __constant__ variable of this submission");
+    status =
+        error(call, cudaErrorInvalidSymbol, "the address is no __device__ or __constant__ variable of this submission");
     return nullptr;
 }
 
-cudaError_t copy_to_symbol(const char* call, const void* symbol, const void* source, std::size_t bytes, std::size_t offset, cudaMemcpyKind kind, const void* stream) {
+cudaError_t copy_to_symbol(const char* call, const void* symbol, const void* source, std::size_t bytes,
+                           std::size_t offset, cudaMemcpyKind kind, const void* stream) {
     cudaError_t status = cudaSuccess;
     const Variable* variable = find_variable(call, symbol, status);
     if (variable == nullptr) return status;
     if (offset > variable->bytes || bytes > variable->bytes - offset) {
-        return error(call, cudaErrorInvalidValue, format("%zu bytes at offset %zu of %s, which has %llu", bytes, offset,
-                                                         variable->name.c_str(), static_cast<unsigned long long>(variable->bytes)));
+        return error(call, cudaErrorInvalidValue,
+                     format("%zu bytes at offset %zu of %s, which has %llu", bytes, offset, variable->name.c_str(),
+                            static_cast<unsigned long long>(variable->bytes)));
     }
     return copy(call, reinterpret_cast<void*>(variable->address + offset), source, bytes, kind, stream);
 }
@@ -88,10 +93,13 @@ cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream) {
 }
 
 cudaError_t cudaMallocHost(void** out, std::size_t bytes) { return allocate_host("cudaMallocHost", out, bytes); }
-cudaError_t cudaHostAlloc(void** out, std::size_t bytes, unsigned) { return allocate_host("cudaHostAlloc", out, bytes); }
+cudaError_t cudaHostAlloc(void** out, std::size_t bytes, unsigned) {
+    return allocate_host("cudaHostAlloc", out, bytes);
+}
 cudaError_t cudaFreeHost(void* memory) {
     if (memory == nullptr) return cudaSuccess;
-    if (state().pinned.erase(number(memory)) == 0) return error("cudaFreeHost", cudaErrorInvalidValue, "the pointer was not returned by cudaMallocHost");
+    if (state().pinned.erase(number(memory)) == 0)
+        return error("cudaFreeHost", cudaErrorInvalidValue, "the pointer was not returned by cudaMallocHost");
     std::free(memory);
     return cudaSuccess;
 }
@@ -100,38 +108,49 @@ cudaError_t cudaHostRegister(void* memory, std::size_t bytes, unsigned) {
     return cudaSuccess;
 }
 cudaError_t cudaHostUnregister(void* memory) {
-    if (state().pinned.erase(number(memory)) == 0) return error("cudaHostUnregister", cudaErrorInvalidValue, "the memory was not registered");
+    if (state().pinned.erase(number(memory)) == 0)
+        return error("cudaHostUnregister", cudaErrorInvalidValue, "the memory was not registered");
     return cudaSuccess;
 }
 
 cudaError_t cudaMemcpy(void* target, const void* source, std::size_t bytes, cudaMemcpyKind kind) {
     return copy("cudaMemcpy", target, source, bytes, kind, nullptr);
 }
-cudaError_t cudaMemcpyAsync(void* target, const void* source, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+cudaError_t cudaMemcpyAsync(void* target, const void* source, std::size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream) {
     return copy("cudaMemcpyAsync", target, source, bytes, kind, stream);
 }
-cudaError_t cudaMemcpyToSymbol(const void* symbol, const void* source, std::size_t bytes, std::size_t offset, cudaMemcpyKind kind) {
+cudaError_t cudaMemcpyToSymbol(const void* symbol, const void* source, std::size_t bytes, std::size_t offset,
+                               cudaMemcpyKind kind) {
     return copy_to_symbol("cudaMemcpyToSymbol", symbol, source, bytes, offset, kind, nullptr);
 }
-cudaError_t cudaMemcpyToSymbolAsync(const void* symbol, const void* source, std::size_t bytes, std::size_t offset, cudaMemcpyKind kind, cudaStream_t stream) {
+cudaError_t cudaMemcpyToSymbolAsync(const void* symbol, const void* source, std::size_t bytes, std::size_t offset,
+                                    cudaMemcpyKind kind, cudaStream_t stream) {
     return copy_to_symbol("cudaMemcpyToSymbolAsync", symbol, source, bytes, offset, kind, stream);
 }
-cudaError_t cudaMemcpyFromSymbol(void*, const void*, std::size_t, std::size_t, cudaMemcpyKind) { from_symbol("cudaMemcpyFromSymbol"); }
+cudaError_t cudaMemcpyFromSymbol(void*, const void*, std::size_t, std::size_t, cudaMemcpyKind) {
+    from_symbol("cudaMemcpyFromSymbol");
+}
 cudaError_t cudaMemcpyFromSymbolAsync(void*, const void*, std::size_t, std::size_t, cudaMemcpyKind, cudaStream_t) {
     from_symbol("cudaMemcpyFromSymbolAsync");
 }
 
 cudaError_t cudaMemset(void* target, int value, std::size_t bytes) {
-    return result("cudaMemset", fill(number(target), value & 0xff, 1, bytes, 1, 0, stream_index("cudaMemset", nullptr)));
+    return result("cudaMemset",
+                  fill(number(target), value & 0xff, 1, bytes, 1, 0, stream_index("cudaMemset", nullptr)));
 }
 cudaError_t cudaMemsetAsync(void* target, int value, std::size_t bytes, cudaStream_t stream) {
-    return result("cudaMemsetAsync", fill(number(target), value & 0xff, 1, bytes, 1, 0, stream_index("cudaMemsetAsync", stream)));
+    return result("cudaMemsetAsync",
+                  fill(number(target), value & 0xff, 1, bytes, 1, 0, stream_index("cudaMemsetAsync", stream)));
 }
 cudaError_t cudaMemset2D(void* target, std::size_t pitch, int value, std::size_t width, std::size_t height) {
-    return result("cudaMemset2D", fill(number(target), value & 0xff, 1, width, height, pitch, stream_index("cudaMemset2D", nullptr)));
+    return result("cudaMemset2D",
+                  fill(number(target), value & 0xff, 1, width, height, pitch, stream_index("cudaMemset2D", nullptr)));
 }
-cudaError_t cudaMemset2DAsync(void* target, std::size_t pitch, int value, std::size_t width, std::size_t height, cudaStream_t stream) {
-    return result("cudaMemset2DAsync", fill(number(target), value & 0xff, 1, width, height, pitch, stream_index("cudaMemset2DAsync", stream)));
+cudaError_t cudaMemset2DAsync(void* target, std::size_t pitch, int value, std::size_t width, std::size_t height,
+                              cudaStream_t stream) {
+    return result("cudaMemset2DAsync", fill(number(target), value & 0xff, 1, width, height, pitch,
+                                            stream_index("cudaMemset2DAsync", stream)));
 }
 
 cudaError_t cudaGetSymbolAddress(void** out, const void* symbol) {

@@ -27,7 +27,8 @@ void read_kernel(std::istream& words) {
     kernel.max_ntid = read_dim3(words);
     kernel.req_ntid = read_dim3(words);
     kernel.cluster = read_dim3(words);
-    for (std::uint32_t bytes; words >> bytes;) kernel.param_bytes.push_back(bytes);
+    for (std::uint32_t bytes; words >> bytes;)
+        kernel.param_bytes.push_back(bytes);
     const std::string name = kernel.name;
     state().kernels.emplace(name, std::move(kernel));
 }
@@ -35,16 +36,25 @@ void read_kernel(std::istream& words) {
 void read_profile(std::istream& words) {
     Profile& profile = state().profile;
     const std::map<std::string, int*> numbers = {
-        {"cc_major", &profile.cc_major}, {"cc_minor", &profile.cc_minor}, {"sm_count", &profile.sm_count},
-        {"clock_khz", &profile.clock_khz}, {"memory_clock_khz", &profile.memory_clock_khz},
-        {"memory_bus_bits", &profile.memory_bus_bits}, {"l2_bytes", &profile.l2_bytes},
+        {"cc_major", &profile.cc_major},
+        {"cc_minor", &profile.cc_minor},
+        {"sm_count", &profile.sm_count},
+        {"clock_khz", &profile.clock_khz},
+        {"memory_clock_khz", &profile.memory_clock_khz},
+        {"memory_bus_bits", &profile.memory_bus_bits},
+        {"l2_bytes", &profile.l2_bytes},
         {"persisting_l2_bytes", &profile.persisting_l2_bytes},
         {"access_policy_window_bytes", &profile.access_policy_window_bytes},
-        {"smem_per_sm_bytes", &profile.smem_per_sm_bytes}, {"smem_per_block_bytes", &profile.smem_per_block_bytes},
-        {"smem_optin_bytes", &profile.smem_optin_bytes}, {"reserved_smem_bytes", &profile.reserved_smem_bytes},
-        {"registers_per_sm", &profile.registers_per_sm}, {"registers_per_block", &profile.registers_per_block},
-        {"threads_per_sm", &profile.threads_per_sm}, {"blocks_per_sm", &profile.blocks_per_sm},
-        {"portable_cluster", &profile.portable_cluster}, {"max_cluster", &profile.max_cluster},
+        {"smem_per_sm_bytes", &profile.smem_per_sm_bytes},
+        {"smem_per_block_bytes", &profile.smem_per_block_bytes},
+        {"smem_optin_bytes", &profile.smem_optin_bytes},
+        {"reserved_smem_bytes", &profile.reserved_smem_bytes},
+        {"registers_per_sm", &profile.registers_per_sm},
+        {"registers_per_block", &profile.registers_per_block},
+        {"threads_per_sm", &profile.threads_per_sm},
+        {"blocks_per_sm", &profile.blocks_per_sm},
+        {"portable_cluster", &profile.portable_cluster},
+        {"max_cluster", &profile.max_cluster},
     };
     std::string field;
     words >> field;
@@ -53,7 +63,8 @@ void read_profile(std::istream& words) {
     } else if (field == "memory_bytes") {
         words >> profile.memory_bytes;
     } else if (field == "gpc_sms") {
-        for (int count; words >> count;) profile.gpc_sms.push_back(count);
+        for (int count; words >> count;)
+            profile.gpc_sms.push_back(count);
     } else {
         words >> *numbers.at(field);
     }
@@ -101,7 +112,8 @@ void read_request() {
         }
     }
     now.streams.resize(3);  // the given one, the legacy default stream, the per-thread default stream
-    for (int index = 0; index < 3; ++index) now.streams[index].index = index;
+    for (int index = 0; index < 3; ++index)
+        now.streams[index].index = index;
     now.live_streams.insert(&now.streams[0]);
 }
 
@@ -118,7 +130,8 @@ Kernel* find_kernel(const void* function) {
 int stream_index(const char* call, const void* stream) {
     if (stream == nullptr || stream == cudaStreamLegacy) return 1;
     if (stream == cudaStreamPerThread) return 2;
-    if (state().live_streams.count(stream) == 0) fail("plan.bad_stream", format("%s: %p is no stream of this program", call, stream));
+    if (state().live_streams.count(stream) == 0)
+        fail("plan.bad_stream", format("%s: %p is no stream of this program", call, stream));
     return static_cast<const Stream*>(stream)->index;
 }
 
@@ -132,7 +145,8 @@ namespace {
 
 void note_error(const char* call, const char* name, const std::string& why) {
     static int noted = 0;
-    if (noted++ < noted_errors_limit) Line("api_error").field("call", call).field("error", name).field("why", why).send();
+    if (noted++ < noted_errors_limit)
+        Line("api_error").field("call", call).field("error", name).field("why", why).send();
 }
 
 }  // namespace
@@ -162,19 +176,26 @@ constexpr KnownError known_errors[] = {
     {cudaSuccess, "cudaSuccess", "CUDA_SUCCESS", "no error"},
     {cudaErrorInvalidValue, "cudaErrorInvalidValue", "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
     {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
-    {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration", "cudaErrorInvalidConfiguration", "invalid configuration argument"},
+    {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration", "cudaErrorInvalidConfiguration",
+     "invalid configuration argument"},
     {cudaErrorInvalidSymbol, "cudaErrorInvalidSymbol", "cudaErrorInvalidSymbol", "invalid device symbol"},
-    {cudaErrorInvalidMemcpyDirection, "cudaErrorInvalidMemcpyDirection", "cudaErrorInvalidMemcpyDirection", "invalid copy direction for memcpy"},
-    {cudaErrorInvalidDeviceFunction, "cudaErrorInvalidDeviceFunction", "cudaErrorInvalidDeviceFunction", "invalid device function"},
+    {cudaErrorInvalidMemcpyDirection, "cudaErrorInvalidMemcpyDirection", "cudaErrorInvalidMemcpyDirection",
+     "invalid copy direction for memcpy"},
+    {cudaErrorInvalidDeviceFunction, "cudaErrorInvalidDeviceFunction", "cudaErrorInvalidDeviceFunction",
+     "invalid device function"},
     {cudaErrorNoDevice, "cudaErrorNoDevice", "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
     {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
-    {cudaErrorUnsupportedLimit, "cudaErrorUnsupportedLimit", "CUDA_ERROR_UNSUPPORTED_LIMIT", "limit is not supported on this architecture"},
-    {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
+    {cudaErrorUnsupportedLimit, "cudaErrorUnsupportedLimit", "CUDA_ERROR_UNSUPPORTED_LIMIT",
+     "limit is not supported on this architecture"},
+    {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "CUDA_ERROR_INVALID_HANDLE",
+     "invalid resource handle"},
     {cudaErrorSymbolNotFound, "cudaErrorSymbolNotFound", "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
     {cudaErrorNotReady, "cudaErrorNotReady", "CUDA_ERROR_NOT_READY", "device not ready"},
-    {cudaErrorLaunchOutOfResources, "cudaErrorLaunchOutOfResources", "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "too many resources requested for launch"},
+    {cudaErrorLaunchOutOfResources, "cudaErrorLaunchOutOfResources", "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
+     "too many resources requested for launch"},
     {cudaErrorNotSupported, "cudaErrorNotSupported", "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
-    {cudaErrorInvalidClusterSize, "cudaErrorInvalidClusterSize", "CUDA_ERROR_INVALID_CLUSTER_SIZE", "cluster misconfiguration"},
+    {cudaErrorInvalidClusterSize, "cudaErrorInvalidClusterSize", "CUDA_ERROR_INVALID_CLUSTER_SIZE",
+     "cluster misconfiguration"},
 };
 
 const KnownError* find_error(int code) {

@@ -67,9 +67,9 @@ struct State {
     std::string library;
     std::vector<std::uint64_t> arguments;  // of `run`, without the stream
     std::map<std::string, Kernel> kernels;
-    std::map<const void*, Kernel*> functions;    // host stub → kernel
-    std::map<const void*, Variable> variables;   // host shadow → device variable
-    std::deque<Stream> streams;                  // streams[0] is the one that `run` gets
+    std::map<const void*, Kernel*> functions;   // host stub → kernel
+    std::map<const void*, Variable> variables;  // host shadow → device variable
+    std::deque<Stream> streams;                 // streams[0] is the one that `run` gets
     std::set<const void*> live_streams;
     std::deque<Event> events;
     std::set<const void*> live_events;

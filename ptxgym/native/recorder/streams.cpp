@@ -21,7 +21,9 @@ Stream* create_stream(unsigned flags, int priority) {
     return &now.streams.back();
 }
 
-bool destroy_stream(const void* stream) { return stream != &state().streams[0] && state().live_streams.erase(stream) > 0; }
+bool destroy_stream(const void* stream) {
+    return stream != &state().streams[0] && state().live_streams.erase(stream) > 0;
+}
 
 Event* create_event(unsigned flags) {
     State& now = state();

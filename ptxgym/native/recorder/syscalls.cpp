@@ -42,7 +42,8 @@ public:
     void rule_if(int number, int argument, std::uint32_t mask, std::uint32_t value, std::uint32_t action) {
         load_number();
         code_.push_back({BPF_JMP | BPF_JEQ | BPF_K, 0, 4, static_cast<std::uint32_t>(number)});
-        add(BPF_LD | BPF_W | BPF_ABS, static_cast<std::uint32_t>(offsetof(seccomp_data, args) + 8 * static_cast<std::size_t>(argument)));
+        add(BPF_LD | BPF_W | BPF_ABS,
+            static_cast<std::uint32_t>(offsetof(seccomp_data, args) + 8 * static_cast<std::size_t>(argument)));
         add(BPF_ALU | BPF_AND | BPF_K, mask);
         code_.push_back({BPF_JMP | BPF_JEQ | BPF_K, 0, 1, value});
         add(BPF_RET | BPF_K, action);
@@ -61,11 +62,12 @@ private:
 
 constexpr std::uint32_t answer(int error) { return SECCOMP_RET_ERRNO | static_cast<std::uint32_t>(error); }
 
+// clang-format off
 constexpr int plain_calls[] = {
     SYS_read, SYS_write, SYS_writev, SYS_pread64, SYS_close, SYS_lseek, SYS_fstat,
     SYS_mmap, SYS_mprotect, SYS_munmap, SYS_mremap, SYS_brk, SYS_madvise, SYS_membarrier,
     SYS_sched_yield, SYS_clock_gettime, SYS_clock_getres, SYS_gettimeofday,
-    SYS_getrandom, SYS_getpid, SYS_gettid, SYS_getuid, SYS_geteuid, SYS_getgid, SYS_getegid, SYS_getcpu,
+    SYS_getrandom, SYS_getpid, SYS_getppid, SYS_gettid, SYS_getuid, SYS_geteuid, SYS_getgid, SYS_getegid, SYS_getcpu,
     SYS_sched_getaffinity, SYS_uname, SYS_sysinfo, SYS_getrusage, SYS_times,
     SYS_rt_sigreturn, SYS_rt_sigprocmask, SYS_sigaltstack, SYS_restart_syscall, SYS_exit, SYS_exit_group,
 #if defined(SYS_rseq)
@@ -119,7 +121,8 @@ constexpr Named file_calls[] = {
     {SYS_chmod, "chmod", 0}, {SYS_access, "access", 0}, {SYS_stat, "stat", 0}, {SYS_lstat, "lstat", 0},
     {SYS_readlink, "readlink", 0}, {SYS_getdents, "getdents", -1},
 #endif
-    {SYS_openat, "openat", 1}, {SYS_unlinkat, "unlinkat", 1}, {SYS_mkdirat, "mkdirat", 1}, {SYS_renameat2, "renameat2", 1},
+    {SYS_openat, "openat", 1}, {SYS_unlinkat, "unlinkat", 1}, {SYS_mkdirat, "mkdirat", 1},
+    {SYS_renameat2, "renameat2", 1},
     {SYS_linkat, "linkat", 1}, {SYS_symlinkat, "symlinkat", 0}, {SYS_fchmodat, "fchmodat", 1},
     {SYS_newfstatat, "newfstatat", 1}, {SYS_faccessat, "faccessat", 1}, {SYS_readlinkat, "readlinkat", 1},
     {SYS_getdents64, "getdents64", -1}, {SYS_truncate, "truncate", 0}, {SYS_chdir, "chdir", 0},
@@ -127,7 +130,8 @@ constexpr Named file_calls[] = {
     {437, "openat2", 1}, {439, "faccessat2", 1}, {SYS_statx, "statx", 1},
 };
 constexpr Named network_calls[] = {
-    {SYS_socket, "socket", -1}, {SYS_socketpair, "socketpair", -1}, {SYS_connect, "connect", -1}, {SYS_bind, "bind", -1},
+    {SYS_socket, "socket", -1}, {SYS_socketpair, "socketpair", -1}, {SYS_connect, "connect", -1},
+    {SYS_bind, "bind", -1},
     {SYS_listen, "listen", -1}, {SYS_accept, "accept", -1}, {SYS_accept4, "accept4", -1}, {SYS_sendto, "sendto", -1},
     {SYS_sendmsg, "sendmsg", -1}, {SYS_recvfrom, "recvfrom", -1}, {SYS_recvmsg, "recvmsg", -1},
 };
@@ -147,6 +151,8 @@ constexpr Named other_calls[] = {
     {SYS_timer_create, "timer_create", -1}, {SYS_setitimer, "setitimer", -1}, {425, "io_uring_setup", -1},
 };
 
+// clang-format on
+
 template <std::size_t n>
 const Named* find(const Named (&calls)[n], int number) {
     for (const Named& call : calls) {
@@ -159,16 +165,19 @@ const Named* find(const Named (&calls)[n], int number) {
 
 RefusedSyscall describe_syscall(int number) {
     if (number == SYS_futex) {
-        return {"plan.host_hang", "futex", "it waits for ever on a lock or condition: there is no other thread to release it", -1};
+        return {"plan.host_hang", "futex",
+                "it waits for ever on a lock or condition: there is no other thread to release it", -1};
     }
     if (const Named* call = find(file_calls, number)) {
-        return {"plan.host_file", call->name, "host code may not use files; keep tables in the source", call->path_index};
+        return {"plan.host_file", call->name, "host code may not use files; keep tables in the source",
+                call->path_index};
     }
     if (const Named* call = find(network_calls, number)) {
         return {"plan.host_network", call->name, "host code may not use the network", call->path_index};
     }
     if (const Named* call = find(process_calls, number)) {
-        return {"plan.host_process", call->name, "host code runs on one thread, without new processes", call->path_index};
+        return {"plan.host_process", call->name, "host code runs on one thread, without new processes",
+                call->path_index};
     }
     constexpr const char* advice = "it may allocate memory, compute, call CUDA and return";
     if (const Named* call = find(other_calls, number)) return {"plan.host_syscall", call->name, advice, -1};
@@ -179,15 +188,18 @@ RefusedSyscall describe_syscall(int number) {
 
 bool install_loading_filter() {
     Filter filter;
-    for (int number : plain_calls) filter.rule(number, SECCOMP_RET_ALLOW);
-    for (int number : calls_by_path()) filter.rule(number, SECCOMP_RET_ALLOW);
+    for (int number : plain_calls)
+        filter.rule(number, SECCOMP_RET_ALLOW);
+    for (int number : calls_by_path())
+        filter.rule(number, SECCOMP_RET_ALLOW);
     filter.rule_if(SYS_openat, 2, write_flags, O_RDONLY, SECCOMP_RET_ALLOW);
 #if defined(SYS_open)
     filter.rule_if(SYS_open, 1, write_flags, O_RDONLY, SECCOMP_RET_ALLOW);
 #endif
-    for (int number : calls_that_return_at_once()) filter.rule(number, answer(0));
+    for (int number : calls_that_return_at_once())
+        filter.rule(number, answer(0));
     filter.rule_if(SYS_futex, 1, FUTEX_CMD_MASK, FUTEX_WAKE, SECCOMP_RET_ALLOW);  // waiting alone is waiting for ever
-    filter.rule(SYS_ioctl, answer(ENOTTY));  // isatty of the C library's streams
+    filter.rule(SYS_ioctl, answer(ENOTTY));                                       // isatty of the C library's streams
     filter.rule(SYS_fcntl, answer(EINVAL));
     filter.rule_if(SYS_tgkill, 0, 0xffffffff, static_cast<std::uint32_t>(getpid()), SECCOMP_RET_ALLOW);  // raise, abort
     // The second filter must still be installable; what it adds only takes away.
@@ -201,7 +213,8 @@ bool install_running_filter() {
     Filter filter;
     // fstat() of the C library is newfstatat with an empty path.
     filter.rule_if(SYS_newfstatat, 3, AT_EMPTY_PATH, AT_EMPTY_PATH, SECCOMP_RET_ALLOW);
-    for (int number : calls_by_path()) filter.rule(number, SECCOMP_RET_TRAP);
+    for (int number : calls_by_path())
+        filter.rule(number, SECCOMP_RET_TRAP);
     filter.rule(SYS_openat, SECCOMP_RET_TRAP);
 #if defined(SYS_open)
     filter.rule(SYS_open, SECCOMP_RET_TRAP);

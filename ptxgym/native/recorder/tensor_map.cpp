@@ -75,7 +75,8 @@ using ull = unsigned long long;
 std::string enumerators_problem(const TensorMapRequest& request) {
     const bool blackwell = state().profile.cc_major >= 10;
     const DataType* type = data_type(request.data_type);
-    if (type == nullptr) return format("tensorDataType = %d is no CUtensorMapDataType", static_cast<int>(request.data_type));
+    if (type == nullptr)
+        return format("tensorDataType = %d is no CUtensorMapDataType", static_cast<int>(request.data_type));
     if (type->packed && !blackwell) {
         return format("tensorDataType = %s needs compute capability 10.0; this device has %d.%d", type->name,
                       state().profile.cc_major, state().profile.cc_minor);
@@ -116,19 +117,22 @@ std::string interleave_problem(const TensorMapRequest& request) {
 std::string packed_swizzle_problem(const TensorMapRequest& request) {
     if (!data_type(request.data_type)->padded) return "";
     const CUtensorMapSwizzle mode = request.swizzle;
-    const bool allowed = mode == CU_TENSOR_MAP_SWIZZLE_NONE || mode == CU_TENSOR_MAP_SWIZZLE_128B ||
-                         mode == CU_TENSOR_MAP_SWIZZLE_128B_ATOM_32B ||
-                         (mode == CU_TENSOR_MAP_SWIZZLE_128B_ATOM_64B &&
-                          request.data_type == CU_TENSOR_MAP_DATA_TYPE_16U6_ALIGN16B);
-    return allowed ? "" : format("swizzle = %s is not supported with tensorDataType %s", swizzle(mode)->name,
-                                 data_type(request.data_type)->name);
+    const bool allowed =
+        mode == CU_TENSOR_MAP_SWIZZLE_NONE || mode == CU_TENSOR_MAP_SWIZZLE_128B ||
+        mode == CU_TENSOR_MAP_SWIZZLE_128B_ATOM_32B ||
+        (mode == CU_TENSOR_MAP_SWIZZLE_128B_ATOM_64B && request.data_type == CU_TENSOR_MAP_DATA_TYPE_16U6_ALIGN16B);
+    return allowed ? ""
+                   : format("swizzle = %s is not supported with tensorDataType %s", swizzle(mode)->name,
+                            data_type(request.data_type)->name);
 }
 
 std::string address_problem(const void* map, const TensorMapRequest& request, bool wide) {
-    if (reinterpret_cast<std::uintptr_t>(map) % 64 != 0) return format("tensorMap = %p is not aligned to 64 bytes", map);
+    if (reinterpret_cast<std::uintptr_t>(map) % 64 != 0)
+        return format("tensorMap = %p is not aligned to 64 bytes", map);
     const unsigned wanted = wide ? 32 : 16;
     if (request.address % wanted != 0) {
-        return format("globalAddress = ...%03llx is not a multiple of %u bytes", static_cast<ull>(request.address % 4096), wanted);
+        return format("globalAddress = ...%03llx is not a multiple of %u bytes",
+                      static_cast<ull>(request.address % 4096), wanted);
     }
     return "";
 }
@@ -148,7 +152,8 @@ std::string global_problem(const TensorMapRequest& request, bool wide) {
     const unsigned wanted = wide ? 32 : 16;
     for (unsigned i = 0; i + 1 < request.rank; ++i) {
         const ull stride = request.strides[i];
-        if (stride % wanted != 0) return format("globalStrides[%u] = %llu bytes must be a multiple of %u", i, stride, wanted);
+        if (stride % wanted != 0)
+            return format("globalStrides[%u] = %llu bytes must be a multiple of %u", i, stride, wanted);
         if (stride >= (ull{1} << 40)) return format("globalStrides[%u] = %llu bytes must be less than 2^40", i, stride);
     }
     return "";
@@ -158,7 +163,8 @@ std::string box_problem(const TensorMapRequest& request) {
     const DataType& type = *data_type(request.data_type);
     ull elements = 1;
     for (unsigned i = 0; i < request.rank; ++i) {
-        if (request.box[i] == 0 || request.box[i] > 256) return format("boxDim[%u] = %u must be from 1 to 256", i, request.box[i]);
+        if (request.box[i] == 0 || request.box[i] > 256)
+            return format("boxDim[%u] = %u must be from 1 to 256", i, request.box[i]);
         if (request.element_strides[i] == 0 || request.element_strides[i] > 8) {
             return format("elementStrides[%u] = %u must be from 1 to 8", i, request.element_strides[i]);
         }
@@ -174,17 +180,19 @@ std::string box_problem(const TensorMapRequest& request) {
     const unsigned inner_bytes = inner_bits / 8;
     if (request.interleave == CU_TENSOR_MAP_INTERLEAVE_NONE) {
         if (inner_bits % 128 != 0) {
-            return format("boxDim[0] = %u elements of %s are %u bytes, which must be a multiple of 16", request.box[0], type.name, inner_bytes);
+            return format("boxDim[0] = %u elements of %s are %u bytes, which must be a multiple of 16", request.box[0],
+                          type.name, inner_bytes);
         }
         const Swizzle& mode = *swizzle(request.swizzle);
         if (mode.span_bytes > 0 && inner_bytes > static_cast<unsigned>(mode.span_bytes)) {
-            return format("boxDim[0] = %u elements of %s are %u bytes, more than the %d bytes of swizzle %s", request.box[0],
-                          type.name, inner_bytes, mode.span_bytes, mode.name);
+            return format("boxDim[0] = %u elements of %s are %u bytes, more than the %d bytes of swizzle %s",
+                          request.box[0], type.name, inner_bytes, mode.span_bytes, mode.name);
         }
     }
     const ull box_bytes = elements * static_cast<ull>(type.bits) / 8;
     if (box_bytes > static_cast<ull>(state().profile.smem_per_sm_bytes)) {
-        return format("boxDim: the box takes %llu bytes, more than the %d bytes of shared memory", box_bytes, state().profile.smem_per_sm_bytes);
+        return format("boxDim: the box takes %llu bytes, more than the %d bytes of shared memory", box_bytes,
+                      state().profile.smem_per_sm_bytes);
     }
     return "";
 }
@@ -197,7 +205,8 @@ std::array<std::uint64_t, map_bytes / 8> tagged(std::uint64_t index) {
     std::array<std::uint64_t, map_bytes / 8> words;
     std::memcpy(&words[0], tag, 8);
     words[1] = index;
-    for (std::size_t i = 2; i < words.size(); ++i) words[i] = (words[0] ^ (index * 0x9e3779b97f4a7c15)) + i;
+    for (std::size_t i = 2; i < words.size(); ++i)
+        words[i] = (words[0] ^ (index * 0x9e3779b97f4a7c15)) + i;
     return words;
 }
 
@@ -207,7 +216,8 @@ std::string tensor_map_problem(const void* map, const TensorMapRequest& request)
     if (map == nullptr) return "tensorMap is null";
     if (request.rank < 1 || request.rank > 5) return format("tensorRank = %u must be from 1 to 5", request.rank);
     if (!request.dim || !request.strides || !request.box || !request.element_strides) {
-        return "globalDim, globalStrides, boxDim and elementStrides must not be null (not even globalStrides at rank 1)";
+        return "globalDim, globalStrides, boxDim and elementStrides must not be null (not even globalStrides at rank "
+               "1)";
     }
     if (std::string problem = enumerators_problem(request); !problem.empty()) return problem;
     if (std::string problem = interleave_problem(request); !problem.empty()) return problem;

@@ -49,9 +49,16 @@ void open_record() {
     if (record_fd < 0 || dup2(2, 1) < 0) _exit(120);
 }
 
-Line::Line(const char* event) : text_("{\"event\":\"") { text_ += event; text_ += '"'; }
+Line::Line(const char* event) : text_("{\"event\":\"") {
+    text_ += event;
+    text_ += '"';
+}
 
-void Line::key(const char* name) { text_ += ",\""; text_ += name; text_ += "\":"; }
+void Line::key(const char* name) {
+    text_ += ",\"";
+    text_ += name;
+    text_ += "\":";
+}
 
 Line& Line::field(const char* name, const std::string& text) {
     key(name);
@@ -61,14 +68,27 @@ Line& Line::field(const char* name, const std::string& text) {
     return *this;
 }
 
-Line& Line::field(const char* name, std::uint64_t number) { key(name); text_ += std::to_string(number); return *this; }
-Line& Line::field(const char* name, std::int64_t number) { key(name); text_ += std::to_string(number); return *this; }
-Line& Line::field(const char* name, bool value) { key(name); text_ += value ? "true" : "false"; return *this; }
+Line& Line::field(const char* name, std::uint64_t number) {
+    key(name);
+    text_ += std::to_string(number);
+    return *this;
+}
+Line& Line::field(const char* name, std::int64_t number) {
+    key(name);
+    text_ += std::to_string(number);
+    return *this;
+}
+Line& Line::field(const char* name, bool value) {
+    key(name);
+    text_ += value ? "true" : "false";
+    return *this;
+}
 
 Line& Line::field(const char* name, const std::vector<std::uint64_t>& numbers) {
     key(name);
     text_ += '[';
-    for (std::size_t i = 0; i < numbers.size(); ++i) text_ += (i ? "," : "") + std::to_string(numbers[i]);
+    for (std::size_t i = 0; i < numbers.size(); ++i)
+        text_ += (i ? "," : "") + std::to_string(numbers[i]);
     text_ += ']';
     return *this;
 }
@@ -76,7 +96,8 @@ Line& Line::field(const char* name, const std::vector<std::uint64_t>& numbers) {
 Line& Line::field(const char* name, const std::vector<std::string>& texts) {
     key(name);
     text_ += '[';
-    for (std::size_t i = 0; i < texts.size(); ++i) text_ += (i ? ",\"" : "\"") + texts[i] + '"';
+    for (std::size_t i = 0; i < texts.size(); ++i)
+        text_ += (i ? ",\"" : "\"") + texts[i] + '"';
     text_ += ']';
     return *this;
 }
@@ -85,7 +106,8 @@ void Line::send() {
     text_ += "}\n";
     sent_bytes += text_.size();
     if (sent_bytes > max_record_bytes) {
-        fail_in_handler("plan.record_limit", "the host code asked for more than 96 MiB of recorded operations and uploads");
+        fail_in_handler("plan.record_limit",
+                        "the host code asked for more than 96 MiB of recorded operations and uploads");
     }
     if (!write_all(text_.data(), text_.size())) _exit(121);
 }
@@ -116,7 +138,8 @@ void fail_launch(const char* code, const std::string& message) { leave("launch_e
 void fail_in_handler(const char* code, const char* message) {
     char text[1600];
     // The line starts with a newline: the signal may have come while another line was being written.
-    int length = std::snprintf(text, sizeof text, "\n{\"event\":\"failure\",\"status\":\"plan_error\",\"code\":\"%s\",\"message\":\"", code);
+    int length = std::snprintf(
+        text, sizeof text, "\n{\"event\":\"failure\",\"status\":\"plan_error\",\"code\":\"%s\",\"message\":\"", code);
     escape(message, strnlen(message, 700), [&](char c) { text[length++] = c; });
     std::memcpy(text + length, "\"}\n", 3);
     write_all(text, static_cast<std::size_t>(length) + 3);

@@ -1,0 +1,101 @@
+// Launches at a limit (n = 0) and one step beyond it (n = 1), one limit per value of `mode`.
+#include <cuda_runtime.h>
+
+__global__ void plain(float* out) { out[0] = 1; }
+__global__ void __launch_bounds__(128) bounded(float* out) { out[0] = 1; }
+__global__ void __block_size__((64, 2, 1)) exact(float* out) { out[0] = 1; }
+__global__ void __cluster_dims__(2, 1, 1) clustered(float* out) { out[0] = 1; }
+__global__ void fixed_40k(float* out) {
+    __shared__ int shared[10240];
+    shared[threadIdx.x] = 1;
+    __syncthreads();
+    out[0] = shared[(threadIdx.x * 7) % 10240];
+}
+__global__ void greedy(float* out, float* in) {
+    float values[160];
+    for (int i = 0; i < 160; i++)
+        values[i] = in[i * threadIdx.x];
+    __syncthreads();
+    for (int k = 0; k < 10; k++)
+        for (int i = 0; i < 160; i++)
+            values[i] = values[i] * values[(i + 17) % 160] + in[k];
+    for (int i = 0; i < 160; i++)
+        out[i * 77 + threadIdx.x] = values[i];
+}
+
+static void extended(const void* kernel, int grid, int cluster, float* out, cudaStream_t stream, int attribute_id = 0,
+                     int preferred = 0) {
+    cudaLaunchAttribute attributes[2] = {};
+    attributes[0].id = cudaLaunchAttributeClusterDimension;
+    attributes[0].val.clusterDim = {unsigned(cluster), 1, 1};
+    cudaLaunchConfig_t configuration = {};
+    configuration.gridDim = dim3(grid);
+    configuration.blockDim = dim3(32);
+    configuration.stream = stream;
+    configuration.attrs = attributes;
+    configuration.numAttrs = cluster ? 1 : 0;
+    if (attribute_id) {
+        attributes[configuration.numAttrs].id = static_cast<cudaLaunchAttributeID>(attribute_id);
+        attributes[configuration.numAttrs].val.preferredClusterDim = {unsigned(preferred), 1, 1};
+        configuration.numAttrs++;
+    }
+    void* arguments[] = {&out};
+    cudaLaunchKernelExC(&configuration, kernel, arguments);
+}
+
+#define ADDRESS(kernel) reinterpret_cast<const void*>(&kernel)
+
+extern "C" void run(const float* A, float* B, int mode, int n, cudaStream_t stream) {
+    const unsigned step = n;
+    void* arguments[] = {&B};
+    switch (mode) {
+        case 0: plain<<<1 - step, 32, 0, stream>>>(B); break;
+        case 1: plain<<<dim3(1, 65535 + step), 32, 0, stream>>>(B); break;
+        case 2: plain<<<0x7fffffffu + step, 32, 0, stream>>>(B); break;
+        case 3: plain<<<1, 1 - step, 0, stream>>>(B); break;
+        case 4: plain<<<1, 1024 + step, 0, stream>>>(B); break;
+        case 5: plain<<<1, dim3(512, 2 + step), 0, stream>>>(B); break;
+        case 6: plain<<<1, dim3(1, 1, 64 + step), 0, stream>>>(B); break;
+        case 7: bounded<<<1, 128 + step, 0, stream>>>(B); break;
+        case 8: cudaLaunchKernel(ADDRESS(exact), dim3(1), n ? dim3(128) : dim3(64, 2), arguments, 0, stream); break;
+        case 9: greedy<<<1, n ? 1024 : 128, 0, stream>>>(B, B); break;
+        case 10: plain<<<1, 32, 49152 + step, stream>>>(B); break;
+        case 11: fixed_40k<<<1, 32, 8192 + step, stream>>>(B); break;
+        case 12:
+            cudaFuncSetAttribute(plain, cudaFuncAttributeMaxDynamicSharedMemorySize, 232448);
+            plain<<<1, 32, 232448 + step, stream>>>(B);
+            break;
+        case 13:
+            cudaFuncSetAttribute(plain, cudaFuncAttributeMaxDynamicSharedMemorySize, 60000);
+            plain<<<1, 32, 60000 + step, stream>>>(B);
+            break;
+        case 14: extended(ADDRESS(plain), 8 + 8 * step, 8 + 8 * step, B, stream); break;
+        case 15:
+            cudaFuncSetAttribute(plain, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+            extended(ADDRESS(plain), 16 + step, 16 + step, B, stream);
+            break;
+        case 16: extended(ADDRESS(plain), 4 + step, 2, B, stream); break;
+        case 17: extended(ADDRESS(clustered), 4, 2 + 2 * step, B, stream); break;
+        case 18: clustered<<<4 + step, 32, 0, stream>>>(B); break;
+        case 19:
+            cudaLaunchCooperativeKernel(ADDRESS(plain), dim3(132 * 16 + step), dim3(128), arguments, 0, stream);
+            break;
+        case 20: cudaLaunchKernel(ADDRESS(plain), dim3(1), dim3(32), n ? nullptr : arguments, 0, stream); break;
+        case 21:
+            cudaLaunchKernel(n ? static_cast<const void*>(&arguments) : ADDRESS(plain), dim3(1), dim3(32), arguments, 0,
+                             stream);
+            break;
+        case 22:
+            extended(ADDRESS(plain), 8, 2, B, stream, cudaLaunchAttributePreferredClusterDimension, 4 - step);
+            break;
+        case 23:
+            extended(ADDRESS(plain), 8, 2, B, stream,
+                     n ? cudaLaunchAttributeProgrammaticEvent : cudaLaunchAttributeIgnore);
+            break;
+        case 24:
+            fixed_40k<<<1, 32, 0, stream>>>(B);
+            cudaFuncSetAttribute(fixed_40k, cudaFuncAttributeMaxDynamicSharedMemorySize, 191488 + step);
+            fixed_40k<<<1, 32, 191488, stream>>>(B);
+            break;
+    }
+}

@@ -1,0 +1,55 @@
+"""A launch at a limit is recorded; one step beyond, it is refused with the value, as on a device."""
+
+from __future__ import annotations
+
+import pytest
+
+from ptxgym.verdict import Status
+from tests.plan.conftest import Recorder, failed, planned
+
+REFUSED = {
+    0: ("launch.grid", "(0, 1, 1)"),
+    1: ("launch.grid", "65536"),
+    2: ("launch.grid", "2147483648"),
+    3: ("launch.block", "(0, 1, 1)"),
+    4: ("launch.block", "1025"),
+    5: ("launch.block", "1536 threads"),
+    6: ("launch.block", "65)"),
+    7: ("launch.bounds", "129 threads"),
+    8: ("launch.bounds", "(64, 2, 1)"),
+    9: ("launch.registers", "1024 threads"),
+    10: ("launch.shared_memory", "49153"),
+    11: ("launch.shared_memory", "8193"),
+    12: ("launch.shared_memory", "232449"),
+    13: ("launch.shared_memory", "60001"),
+    14: ("launch.cluster_size", "16 CTAs"),
+    15: ("launch.cluster_size", "17 CTAs"),
+    16: ("launch.cluster_grid", "(5, 1, 1)"),
+    17: ("launch.cluster_conflict", "(4, 1, 1)"),
+    18: ("launch.cluster_grid", "(2, 1, 1)"),
+    19: ("launch.cooperative_too_large", "2113"),
+    20: ("launch.arguments", "null"),
+    21: ("launch.function", "no kernel"),
+    22: ("launch.cluster_size", "preferred cluster (3, 1, 1)"),
+    24: ("launch.shared_memory", "191488"),
+}
+
+
+@pytest.mark.parametrize("mode", sorted(REFUSED))
+def test_refused_launch_and_its_twin(launches: Recorder, mode: int) -> None:
+    code, fragment = REFUSED[mode]
+    failure = failed(launches(mode, n=1))
+    assert (failure.status, failure.code) == (Status.LAUNCH_ERROR, code), failure.message
+    assert fragment in failure.message
+    assert planned(launches(mode, n=0)).launches
+
+
+def test_unknown_attribute_is_named(launches: Recorder) -> None:
+    failure = failed(launches(23, n=1))
+    assert (failure.status, failure.code) == (Status.PLAN_ERROR, "plan.refused_attribute")
+    assert "launch attribute 7" in failure.message  # cudaLaunchAttributeProgrammaticEvent
+    assert planned(launches(23, n=0)).launches[0].cluster == (2, 1, 1)
+
+
+def test_kernel_names_are_readable(launches: Recorder) -> None:
+    assert "plain(float*)" in failed(launches(4, n=1)).message
