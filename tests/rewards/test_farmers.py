@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ptxgym.judge.conditions import Conditions, conditions
+from ptxgym.judge.conditions import Conditions
 from ptxgym.reward import Ledger, load_reward
-from ptxgym.task import Task, load_task
+from ptxgym.task import Task
 from ptxgym.verdict import Verdict
 
 Policy = Callable[["Bench"], list[Verdict]]
@@ -33,9 +33,8 @@ class Bench:
 
 
 @pytest.fixture(scope="module")
-def bench(fakes: ModuleType) -> Bench:
-    task = load_task("gemm")
-    return Bench(task, conditions(task, "emulation", secret=fakes.SECRET), fakes)
+def bench(task: Task, drawn: Conditions, fakes: ModuleType) -> Bench:
+    return Bench(task, drawn, fakes)
 
 
 def product(a: Any, b: Any) -> Any:
