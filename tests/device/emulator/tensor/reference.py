@@ -1,7 +1,7 @@
 """Expected results of the conformance kernels, by numpy and independent formulas.
 
-Swizzles are the tables of PTX ISA 5.5.7, not an exclusive-or; operand layouts and fragments are CuTe layouts (shape and stride per
-mode), whose canonical forms stand in PTX ISA 9.7.15.5.1.2.1.3; boxes are gathered by index arrays.
+Swizzles are the tables of PTX ISA 5.5.7, not an exclusive-or; operand layouts and fragments are CuTe layouts (shape and
+stride per mode), whose canonical forms stand in PTX ISA 9.7.15.5.1.2.1.3; boxes are gathered by index arrays.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def fill_bytes(m: Any) -> bytes:
 
 
 def converted(m: Any, element: bytes) -> bytes:
-    """Loads of tf32 round to 11 significant bits, nearest even; subnormals share the least exponent (measured on an H200)."""
+    """Loads of tf32 round to 11 significant bits, nearest even; subnormals share the least exponent (H200)."""
     if not m.type.startswith("TFLOAT32"):
         return element
     value = float(np.frombuffer(element, np.float32)[0])
@@ -86,7 +86,9 @@ def load(case: Any) -> Bytes:
     m = case.map
     shared = np.full(max(dump, 16384), 0xCD, np.uint8)
     for step, at in box_elements(m, coords[: m.rank]):
-        element = fill_bytes(m) if at is None else converted(m, case.input[m.offset + at : m.offset + at + m.element_bytes])
+        element = (
+            fill_bytes(m) if at is None else converted(m, case.input[m.offset + at : m.offset + at + m.element_bytes])
+        )
         address = shared_address(m, step, offset)
         shared[address : address + m.element_bytes] = np.frombuffer(element, np.uint8)
     # Hardware completes in pieces: a phase that expects less ends on the way (measured on an H200).
@@ -160,10 +162,15 @@ def extent(shape: Nested) -> int:
     return shape if isinstance(shape, int) else int(np.prod([extent(mode) for mode in shape]))
 
 
-def thread_values(threads: tuple[Nested, Nested], values: tuple[Nested, Nested], rows: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def thread_values(
+    threads: tuple[Nested, Nested], values: tuple[Nested, Nested], rows: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return (row, column) of value v of thread t, arrays [thread, value], of a layout into a column-major matrix."""
     index = np.array(
-        [[layout(*threads, t) + layout(*values, v) for v in range(extent(values[0]))] for t in range(extent(threads[0]))]
+        [
+            [layout(*threads, t) + layout(*values, v) for v in range(extent(values[0]))]
+            for t in range(extent(threads[0]))
+        ]
     )
     return index % rows, index // rows
 
@@ -179,7 +186,11 @@ def accumulator_places(n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 def operand(image: Bytes, bits: int, extent_mn: int, mn_major: bool) -> NDArray[np.uint16]:
     """Elements [mn, k] of a 16-bit operand that a descriptor names."""
-    start, lbo, sbo = (bits & 0x3FFF) << 4, (bits >> 16 & 0x3FFF) << 3, (bits >> 32 & 0x3FFF) << 3  # bytes; strides in elements
+    start, lbo, sbo = (
+        (bits & 0x3FFF) << 4,
+        (bits >> 16 & 0x3FFF) << 3,
+        (bits >> 32 & 0x3FFF) << 3,
+    )  # bytes; strides in elements
     base_offset = bits >> 49 & 7
     swizzle = ("NONE", "128B", "64B", "32B")[bits >> 62]
     w, m = {"NONE": 1, "32B": 2, "64B": 4, "128B": 8}[swizzle], extent_mn // 8
@@ -229,7 +240,9 @@ def wgmma(case: Any) -> Bytes:
                 fragments[step * 1024 :][:1024].reshape(128, 8), elements
             )
         else:
-            a = as_float(operand(image, case.wide[0] + (step * step_a >> 4), 64, len(major) == 2 and major[0] == "m"), elements)
+            a = as_float(
+                operand(image, case.wide[0] + (step * step_a >> 4), 64, len(major) == 2 and major[0] == "m"), elements
+            )
         total += sign * (a @ b.T)
     return np.ascontiguousarray(total[rows, columns].astype(result)).reshape(-1).view(np.uint8)
 
@@ -269,7 +282,8 @@ def movmatrix(case: Any) -> Bytes:
 
 WARP = (4, 8)
 MMA_LAYOUTS: dict[tuple[int, int], tuple[Any, Any, Any, Any]] = {
-    # (k, element bits): A threads' strides, A values, B threads' strides, B values. A is 16 × k, B is 8 × k, both column-major.
+    # (k, element bits): A threads' strides, A values, B threads' strides, B values. A is 16 × k, B is 8 × k, both
+    # column-major.
     (16, 16): ((32, 1), ((2, 2, 2), (16, 8, 128)), (16, 1), ((2, 2), (8, 64))),
     (8, 16): ((32, 1), ((2, 2), (16, 8)), (16, 1), ((2,), (8,))),
     (4, 32): ((16, 1), ((2,), (8,)), (8, 1), ((1,), (0,))),
@@ -277,11 +291,17 @@ MMA_LAYOUTS: dict[tuple[int, int], tuple[Any, Any, Any, Any]] = {
     (16, 8): ((64, 1), ((4, 2), (16, 8)), (32, 1), ((4,), (8,))),
     (32, 8): ((64, 1), ((4, 2, 2), (16, 8, 256)), (32, 1), ((4, 2), (8, 128))),
 }
-ELEMENTS: dict[str, tuple[int, Any]] = {"bf16": (16, np.uint16), "f16": (16, np.uint16), "tf32": (32, np.uint32), "s8": (8, np.int8), "u8": (8, np.uint8)}
+ELEMENTS: dict[str, tuple[int, Any]] = {
+    "bf16": (16, np.uint16),
+    "f16": (16, np.uint16),
+    "tf32": (32, np.uint32),
+    "s8": (8, np.int8),
+    "u8": (8, np.uint8),
+}
 
 
 def mma(case: Any, form: Any) -> Bytes:
-    bits, container = ELEMENTS[form.kind]
+    bits = ELEMENTS[form.kind][0]
     na, nb, nc = form.registers
     words = np.frombuffer(case.input, np.uint32).reshape(32, na + nb + nc)
     a_threads, a_values, b_threads, b_values = MMA_LAYOUTS[form.k, bits]

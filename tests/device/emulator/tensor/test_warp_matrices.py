@@ -1,0 +1,57 @@
+"""ldmatrix, stmatrix, movmatrix and mma.sync against definitions and CuTe layouts in numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.device.emulator.tensor import reference
+from tests.device.emulator.tensor.harness import Kernels, succeeded
+from tests.gpu.cases import MMA_FORMS, Case, mma, random_bytes, warp_cases
+
+MOVES = [c for c in warp_cases() if c.kernel not in MMA_FORMS]
+
+
+@pytest.mark.parametrize("case", MOVES, ids=lambda c: c.name)
+def test_matrix_moves(conformance: Kernels, case: Case) -> None:
+    run = conformance.run(case)
+    assert succeeded(run)
+    want = getattr(reference, case.kernel.split("_")[0])(case)
+    np.testing.assert_array_equal(run.output, want)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.sampled_from((1, 2, 4)),
+    st.booleans(),
+    st.integers(1, 9),
+    st.sampled_from(range(1, 32, 2)),
+    st.integers(0, 2**32),
+)
+def test_ldmatrix_takes_rows_from_anywhere(
+    conformance: Kernels, num: int, trans: bool, pitch: int, multiplier: int, seed: int
+) -> None:
+    size = 32 * 16 * pitch
+    case = Case(
+        "any", f"ldmatrix_{num}{'t' * trans}", 32, random_bytes(size, seed), 128 * num, (16 * pitch, multiplier, size)
+    )
+    np.testing.assert_array_equal(conformance.run(case).output, reference.ldmatrix(case))
+
+
+@pytest.mark.parametrize("kernel", MMA_FORMS)
+def test_mma_sync_is_exact_for_whole_numbers(conformance: Kernels, kernel: str) -> None:
+    for seed in range(30, 36):
+        case = mma(kernel, seed)
+        run = conformance.run(case)
+        assert succeeded(run)
+        np.testing.assert_array_equal(run.output, reference.mma(case, MMA_FORMS[kernel]))
+
+
+def test_mma_fragments_cover_each_element_once() -> None:
+    for (k, bits), (a_threads, a_values, b_threads, b_values) in reference.MMA_LAYOUTS.items():
+        for rows, threads, values in ((16, a_threads, a_values), (8, b_threads, b_values)):
+            where = reference.thread_values((reference.WARP, threads), values, rows)
+            places = set(map(tuple, np.stack(where, axis=-1).reshape(-1, 2).tolist()))
+            assert places == {(r, c) for r in range(rows) for c in range(k)}, (k, bits)

@@ -1,0 +1,161 @@
+"""wgmma against CuTe layouts in numpy: operands of both majors, all swizzles and types, A in registers, accumulation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.device.emulator.tensor import reference
+from tests.device.emulator.tensor.harness import SCHEDULES, Kernels, succeeded
+from tests.gpu.cases import (
+    B_START,
+    IMAGE,
+    SWIZZLES,
+    Case,
+    accumulation_cases,
+    accumulation_rows,
+    dense,
+    descriptor,
+    wgmma,
+    wgmma_cases,
+)
+
+CASES = [c for c in wgmma_cases() if not c.probe or c.name == "wgmma/base_offset/aligned"]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_results_are_exact_for_whole_numbers(conformance: Kernels, case: Case) -> None:
+    run = conformance.run(case)
+    assert succeeded(run)
+    assert not run.codes(severity=1)
+    np.testing.assert_array_equal(run.output, reference.wgmma(case))
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("name", ["wgmma/steps", "wgmma/n256/mm/128B", "wgmma/reg/n64/k", "wgmma/half/kk"])
+def test_schedules_do_not_change_results(conformance: Kernels, name: str, schedule: str) -> None:
+    case = next(c for c in CASES if c.name == name)
+    for seed in range(3):
+        np.testing.assert_array_equal(conformance.run(case, schedule, seed=seed).output, reference.wgmma(case))
+
+
+@st.composite
+def operands(draw: st.DrawFn, mn_major: bool, start: int) -> int:
+    """Any descriptor of up to 64 rows whose bytes lie within 16 KiB of `start`."""
+    swizzle = draw(st.sampled_from(SWIZZLES))
+    offset = 16 * draw(st.integers(0, 128))
+    base_offset = draw(st.integers(0, 7))
+    if mn_major and swizzle != "NONE":
+        leading, stride = draw(st.integers(0, 80)), draw(st.integers(0, 400))
+    elif mn_major or swizzle == "NONE":
+        leading, stride = draw(st.integers(0, 90)), draw(st.integers(0, 90))
+    else:
+        leading, stride = draw(st.integers(0, 0x3FFF)), draw(st.integers(0, 90))
+    return descriptor(start + offset, 16 * leading, 16 * stride, swizzle, base_offset)
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_any_descriptor_reads_what_the_canonical_layout_says(conformance: Kernels, data: st.DataObject) -> None:
+    major = data.draw(st.sampled_from(("kk", "km", "mk", "mm")))
+    a = data.draw(operands(major[0] == "m", 0))
+    b = data.draw(operands(major[1] == "m", B_START))
+    case = wgmma("any", f"wgmma_bf16_n64_{major}", a, b, registers=32, seed=data.draw(st.integers(0, 2**32)))
+    run = conformance.run(case)
+    assert succeeded(run), run.launch.records
+    np.testing.assert_array_equal(run.output, reference.wgmma(case))
+
+
+# ---- arithmetic
+
+
+def in_order(a: np.ndarray, b: np.ndarray, before: np.ndarray) -> np.ndarray:
+    """The stated model: a slice of 16 summed in ascending k, rounded to float32 after each addition, then added on."""
+    total = np.zeros(before.shape, np.float32)
+    for k in range(16):
+        product = a[:, None, k] * b[None, :, k]  # float64: exact
+        total = (total.astype(np.float64) + product).astype(np.float32)
+    return before + total
+
+
+@pytest.mark.parametrize("case", list(accumulation_cases()), ids=lambda c: c.name)
+def test_accumulation_follows_the_stated_model(conformance: Kernels, case: Case) -> None:
+    half, kind = "half" in case.kernel, "bf16" if "bf16" in case.kernel else "f16"
+    image = np.frombuffer(case.input, np.uint8)[:IMAGE]
+    rows, columns = reference.accumulator_places(8)
+    result = np.float16 if half else np.float32
+    before = np.frombuffer(case.input[IMAGE:], result).reshape(128, 4)
+    total = np.zeros((64, 8), result)
+    total[rows, columns] = before if case.args[2] else 0
+    for step in range(case.args[1]):
+        a = reference.as_float(reference.operand(image, case.wide[0] + (step * case.args[3] >> 4), 64, False), kind)
+        b = reference.as_float(reference.operand(image, case.wide[1] + (step * case.args[4] >> 4), 8, False), kind)
+        total = in_order(a, b, total.astype(np.float32)).astype(result)
+    run = conformance.run(case)
+    np.testing.assert_array_equal(run.output.view(result).reshape(128, 4), total[rows, columns])
+
+
+def test_probes_tell_models_apart() -> None:
+    """Rounded sums differ from exact ones on the probe rows, so that the test above can fail."""
+    rows = accumulation_rows().astype(np.float64)
+    ones = np.ones((1, 16))
+    rounded = in_order(rows, ones, np.zeros((64, 1), np.float32))[:, 0]
+    assert np.count_nonzero(rounded != rows.sum(axis=1).astype(np.float32)) >= 8
+    assert np.count_nonzero(in_order(rows[:, ::-1], ones, np.zeros((64, 1), np.float32))[:, 0] != rounded) >= 8
+
+
+SPECIAL_HALVES = np.array([0, 1, 0x3FF, 0x400, 0x7BFF, 0x7C00, 0x7C01, 0x7E00, 0x7FFF, 0x3555, 0x0155], np.uint16)
+
+
+def test_every_half_precision_number_is_read_exactly(conformance: Kernels) -> None:
+    """A holds numbers, B the unit matrix: columns of D are columns of A. 64 × 8 numbers a run, all classes of exponents."""
+    signs = np.concatenate([SPECIAL_HALVES, SPECIAL_HALVES | 0x8000])
+    numbers = np.concatenate([signs, np.random.default_rng(3).integers(0, 2**16, 512 - signs.size).astype(np.uint16)])
+    halves = numbers.view(np.float16).reshape(64, 8).astype(np.float32)
+    finite = np.isfinite(halves)
+    image = np.zeros(IMAGE // 2, np.uint16)
+    for row in range(64):  # unswizzled K-major: k 0 … 7 of A
+        image[(row // 8 * 256 + row % 8 * 16) // 2 :][:8] = (
+            np.where(finite, halves, 0)[row].astype(np.float16).view(np.uint16)
+        )
+    for column in range(8):
+        image[(B_START + column * 16) // 2 + column] = 0x3C00
+    a, b = descriptor(0, 128, 256, "NONE"), descriptor(B_START, 128, 256, "NONE")
+    run = conformance.run(wgmma("halves", "wgmma_f16_n8", a, b, scale_d=0, image=image.tobytes()))
+    rows, columns = reference.accumulator_places(8)
+    np.testing.assert_array_equal(
+        run.output.view(np.float32).reshape(128, 4), np.where(finite, halves, 0)[rows, columns]
+    )
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 2**32))
+def test_half_precision_results_are_rounded_to_nearest_even(conformance: Kernels, seed: int) -> None:
+    """Any accumulator plus one product: the float32 sum rounded once, as numpy rounds."""
+    rng = np.random.default_rng(seed)
+    image = np.zeros(IMAGE // 2, np.uint16)
+    scale = np.float16(2.0 ** rng.integers(-14, 12))
+    factors = (rng.standard_normal(64).astype(np.float16) * scale).astype(np.float16)
+    for row in range(64):
+        image[(row // 8 * 256 + row % 8 * 16) // 2] = factors[row : row + 1].view(np.uint16)[0]
+    for column in range(8):
+        image[(B_START + column * 16) // 2] = 0x3C00  # 1
+    case = wgmma(
+        "round", "wgmma_half_n8", *(descriptor(s, 128, 256, "NONE") for s in (0, B_START)), registers=2, half=True
+    )
+    before = rng.integers(0, 2**16, (128, 4)).astype(np.uint16).view(np.float16)
+    before = np.where(np.isfinite(before), before, np.float16(0)).astype(np.float16)
+    case = Case(case.name, case.kernel, 128, image.tobytes() + before.tobytes(), case.out_bytes, case.args, case.wide)
+    rows, _ = reference.accumulator_places(8)
+    with np.errstate(over="ignore"):
+        want = (before.astype(np.float32) + factors.astype(np.float32)[rows]).astype(np.float16)
+    got = conformance.run(case).output.view(np.float16).reshape(128, 4)
+    np.testing.assert_array_equal(got.view(np.uint16), want.view(np.uint16))
+
+
+def test_the_ablation_delivers_zeros(conformance: Kernels) -> None:
+    case = wgmma("zero", "wgmma_bf16_n64_kk", dense(0, "128B", False), dense(B_START, "128B", False), registers=32)
+    assert conformance.run(case).output.any()
+    assert not conformance.run(case, zero_target_results=True).output.any()
