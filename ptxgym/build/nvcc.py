@@ -32,6 +32,11 @@ class Products:
         """What the tools printed."""
         return (self.completed.stderr + self.completed.stdout).decode(errors="replace")
 
+    @property
+    def ptx_text(self) -> str | None:
+        """The PTX, if compilation came that far."""
+        return self.ptx.read_text(errors="replace") if self.ptx.exists() else None
+
 
 def flags(arch: str) -> tuple[str, ...]:
     """Return the options that determine what nvcc makes of a text, for `arch` such as `sm_90a`.

@@ -14,6 +14,11 @@ _COMMENT_OR_LITERAL = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+_LITERAL_PATH = re.compile(
+    r'^[ \t]*#[ \t]*(?:include|include_next|import|embed)[ \t]*["<](?P<included>[^">\n]+)[">]'
+    r'|__has_(?:include|include_next|embed)[ \t]*\([ \t]*["<](?P<asked>[^">\n]+)[">]',
+    re.MULTILINE,
+)
 _DIRECTIVE = re.compile(r"^[ \t]*#(?:[^\n\\]|\\.|\\\n)*", re.MULTILINE)
 
 
@@ -35,3 +40,15 @@ def blank_directives(text: str) -> str:
 def line_of(text: str, offset: int) -> int:
     """Return the 1-based line that holds `offset`."""
     return text.count("\n", 0, offset) + 1
+
+
+def literal_foreign_path(text: str) -> str | None:
+    """Return the first included path of `text` that is absolute or leads upwards, or None.
+
+    Such paths are refused before anything is opened, so that the answer does not tell what exists.
+    """
+    for match in _LITERAL_PATH.finditer(blank_comments(text)):
+        path = str(match["included"] or match["asked"])
+        if path.startswith(("/", "~")) or ".." in path.split("/"):
+            return path
+    return None

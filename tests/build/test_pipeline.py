@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ptxgym.build import Build, build, pipeline
+from ptxgym.build import Build, build, outcome, pipeline
 from ptxgym.build.elf import exported_functions
+from ptxgym.build.nvcc import Products
 from ptxgym.cache import Cache
 from ptxgym.errors import InfrastructureError
 from ptxgym.sandbox import Completed, Isolation, isolation
@@ -268,7 +269,7 @@ def test_what_needs_too_much_memory_is_stopped(compile_text, monkeypatch):
 
 def test_what_writes_too_much_is_stopped(compile_text, monkeypatch):
     text = HEAD + "__device__ char big[20 << 20] = {1};\n" + KERNEL + RUN
-    monkeypatch.setattr(pipeline, "MAX_OUTPUT_BYTES", 10 << 20)
+    monkeypatch.setattr(outcome, "MAX_OUTPUT_BYTES", 10 << 20)
     failure = compile_text(text)
     assert failure.code == "build.too_large_output"
     monkeypatch.setattr("ptxgym.build.nvcc.MAX_FILE_BYTES", 10 << 20)
@@ -278,7 +279,7 @@ def test_what_writes_too_much_is_stopped(compile_text, monkeypatch):
 def test_wall_clock_expiry_on_a_busy_host_is_not_the_submissions_fault(compile_text, monkeypatch):
     def starved(*arguments):
         completed = Completed("timeout", 0, 0.5, 1 << 20, b"", b"", False, 60.0)
-        return pipeline.Products(Path("/x"), Path("/x"), Path("/x"), completed)
+        return Products(Path("/x"), Path("/x"), Path("/x"), completed)
 
     monkeypatch.setattr(pipeline, "compile_unit", starved)
     with pytest.raises(InfrastructureError, match="overloaded"):

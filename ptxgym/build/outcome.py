@@ -1,0 +1,223 @@
+"""What an nvcc run says about the submission: a `Failure` with its code, or nothing."""
+
+from __future__ import annotations
+
+import re
+import signal
+
+from ptxgym.build import entry
+from ptxgym.build.diagnostics import Report, read_messages, scrub
+from ptxgym.build.elf import exported_functions
+from ptxgym.build.nvcc import Products
+from ptxgym.errors import InfrastructureError, ToolchainError
+from ptxgym.sandbox import Completed
+from ptxgym.verdict import Diagnostic, Failure, Severity, Stage, Status
+
+MAX_OUTPUT_BYTES = 64 << 20
+"""Largest library, cubin or PTX of a submission."""
+
+_SELF_CONTAINED = (
+    "a submission is one self-contained file that may include only CUDA's and the C++ compiler's own headers"
+)
+_FOREIGN = re.compile(
+    r"fatal error: (?P<a>[^\n]+?): (?:Permission denied|No such file or directory|Is a directory|Not a directory)"
+    r"|Error: file not found: (?P<b>[^\n]+)"
+    r"|Error: can't open (?P<c>[^\n]+?) for reading"
+    r"|fatal error: '?(?P<d>[^\n']+?)'? is a directory"
+)
+_LIMIT_SIGNALS = {"CPU time limit exceeded": signal.SIGXCPU, "File size limit exceeded": signal.SIGXFSZ}
+_DIED = re.compile(
+    rf"died due to signal (\d+)|^(?:Internal error: )?({'|'.join(_LIMIT_SIGNALS)})|({'|'.join(_LIMIT_SIGNALS)}) signal",
+    re.MULTILINE,
+)
+_NO_MEMORY = re.compile(
+    r"out of memory|virtual memory exhausted|[Cc]annot allocate memory|bad_alloc|memory exhausted|LLVM ERROR: .*alloc",
+)
+_CRASHES = (signal.SIGABRT, signal.SIGKILL, signal.SIGSEGV)
+
+
+def judge_outcome(products: Products, text: str, declaration: str, timeout_s: float) -> tuple[Failure | None, Report]:
+    """Say what, if anything, is wrong with the outcome of nvcc, and what its tools said.
+
+    Args:
+        products: The finished run.
+        text: The submission.
+        declaration: Of its entry point.
+        timeout_s: The CPU time that each tool had.
+
+    Raises:
+        InfrastructureError: if the machine, not the submission, is at fault.
+        ToolchainError: if nvcc does not accept the host compiler.
+    """
+    completed = products.completed
+    stopped = _stopped(completed, products.said, timeout_s)
+    if stopped is not None:
+        return stopped, Report((), ())
+    report = read_messages(products.said, text, products.ptx_text)
+    if completed.outcome == "exited" and completed.code == 0:
+        return _unfit_product(products, text, declaration), report
+    foreign = _FOREIGN.search(products.said)
+    if foreign is not None:
+        path = next(group for group in foreign.groups() if group)
+        return foreign_include(path, text), report
+    if "unsupported GNU version" in products.said and "host_config.h" in products.said:
+        raise ToolchainError(
+            f"the CUDA compiler does not accept this host compiler: {scrub(products.said.strip())[:500]}; set CXX"
+        )
+    if "No space left on device" in products.said:
+        raise InfrastructureError(f"no disk space left for the compiler in {products.ptx.parent}")
+    return _compile_failure(products.said, report, text, declaration), report
+
+
+def _compile_failure(said: str, report: Report, text: str, declaration: str) -> Failure:
+    if not report.errors and report.entry_errors:
+        if any(entry.is_linkage_conflict(message) for message in report.entry_errors):
+            return _no_entry(text, declaration, linkage=True)
+        if any(entry.is_conflict(message) for message in report.entry_errors):
+            return _wrong_signature(text, declaration)
+    errors = report.errors
+    if not errors:
+        first = next((line for line in said.splitlines() if line.strip()), "the compiler printed nothing")
+        details = "; ".join(report.entry_errors) or scrub(first)
+        return failure("build.crash", f"The compiler failed without an error of this file: {details}", ())
+    from_ptxas = errors[0].message.startswith("ptxas: ")
+    code = "build.ptxas" if from_ptxas else "build.syntax"
+    who = "The assembler of the GPU refused the PTX" if from_ptxas else "The compiler refused the file"
+    at = f" at line {errors[0].line}" if errors[0].line else ""
+    first = errors[0].message.removeprefix("ptxas: ").split("\n")[0]
+    more = f" ({len(errors)} errors)" if len(errors) > 1 else ""
+    return failure(code, f"{who}{at}: {first}{more}", report.diagnostics)
+
+
+def _stopped(completed: Completed, said: str, timeout_s: float) -> Failure | None:
+    """A compiler process that a limit ended.
+
+    Raises:
+        InfrastructureError: if wall-clock time ran out though the compiler had little CPU time, or it was killed.
+    """
+    if completed.outcome == "exited" and completed.code == 0:
+        return None
+    ended_by = _ending_signal(completed, said)
+    used_up = (completed.outcome == "timeout" and completed.cpu_s >= timeout_s * 0.5) or (
+        ended_by == signal.SIGKILL and completed.cpu_s >= timeout_s * 0.9
+    )
+    if ended_by == signal.SIGXCPU or used_up:
+        return failure(
+            "build.timeout",
+            f"Compilation needs more than {timeout_s:g} s of CPU time. Look for endless template recursion, huge "
+            "constexpr loops and loops unrolled without bound.",
+            (),
+        )
+    if _NO_MEMORY.search(_of_tools(said)) or (ended_by in _CRASHES and completed.peak_bytes > 3 << 30):
+        return failure(
+            "build.memory",
+            "Compilation needs more than 4 GiB of memory. Look for endless template recursion and huge initialised "
+            "arrays.",
+            (),
+        )
+    if ended_by == signal.SIGXFSZ:
+        return _too_large("A file that the compiler writes")
+    if completed.outcome in ("timeout", "killed") or ended_by in (signal.SIGKILL, signal.SIGTERM):
+        raise InfrastructureError(
+            f"the compiler was stopped after {completed.wall_s:.0f} s with {completed.cpu_s:.1f} s of CPU time; "
+            "is the machine overloaded?"
+        )
+    return None
+
+
+def _of_tools(said: str) -> str:
+    """Drop the lines in which a message about the submission may quote it."""
+    return "\n".join(line for line in said.splitlines() if not line.startswith((entry.SUBMISSION_FILE, " ")))
+
+
+def _ending_signal(completed: Completed, said: str) -> int:
+    """Return the signal that ended nvcc or one of its tools, 0 if none did."""
+    if completed.outcome == "signalled":
+        return completed.code
+    died = _DIED.search(said)
+    if died is not None:
+        number, first, second = died.groups()
+        return int(number) if number else _LIMIT_SIGNALS[first or second]
+    return completed.code - 128 if 128 < completed.code < 128 + signal.NSIG else 0  # as shells report it
+
+
+def _unfit_product(products: Products, text: str, declaration: str) -> Failure | None:
+    """Check what a successful compilation produced."""
+    for file in (products.library, products.cubin, products.ptx):
+        if not file.exists():
+            raise InfrastructureError(f"nvcc succeeded but left no {file.name}")
+        if file.stat().st_size > MAX_OUTPUT_BYTES:
+            return _too_large(f"The compiled {file.suffix[1:]} file of {file.stat().st_size >> 20} MiB")
+    if entry.entry_name(declaration) not in exported_functions(products.library):
+        return _no_entry(text, declaration, linkage=False)
+    return None
+
+
+def _too_large(what: str) -> Failure:
+    return failure(
+        "build.too_large_output",
+        f"{what} is larger than {MAX_OUTPUT_BYTES >> 20} MiB. Do not initialise large arrays in the source; "
+        "fill them at run time.",
+        (),
+    )
+
+
+def _no_entry(text: str, declaration: str, *, linkage: bool) -> Failure:
+    name = entry.entry_name(declaration)
+    written = entry.written_signature(text, name)
+    if linkage or (written is not None and "static" not in written[0].split()):
+        hint = (
+            f'`{name}` is there but has no C linkage, or lies where others cannot see it: write `extern "C"` before it'
+        )
+    elif written is not None:
+        hint = f"`{name}` is static, so that nobody else can call it"
+    else:
+        hint = f"no function `{name}` is defined"
+    line = written[1] if written else None
+    return failure(
+        "build.no_entry",
+        f"The file does not export its entry point: {hint}. Expected: {declaration}",
+        _at(text, line, f"expected: {declaration}"),
+    )
+
+
+def _wrong_signature(text: str, declaration: str) -> Failure:
+    written = entry.written_signature(text, entry.entry_name(declaration))
+    found = f" Found: {written[0]}." if written else ""
+    return failure(
+        "build.wrong_signature",
+        f"The entry point has other types than the task asks for.{found} Expected: {declaration}",
+        _at(text, written[1] if written else None, f"expected: {declaration}"),
+    )
+
+
+def foreign_include(path: str, text: str) -> Failure:
+    """Return the failure of a submission that asks for the file `path`, located in its `text`."""
+    path = path.strip().strip("'\"")
+    lines = text.split("\n")
+    line = next((i for i, source in enumerate(lines, 1) if path in source), None)
+    shown = path if line is not None else "a file"
+    return failure(
+        "build.foreign_include",
+        f"The submission includes `{shown}`, which it cannot read: {_SELF_CONTAINED}. Paste what you need from it.",
+        _at(text, line, "this file is not available"),
+    )
+
+
+def _at(text: str, line: int | None, message: str) -> tuple[Diagnostic, ...]:
+    if line is None:
+        return ()
+    source_line = text.split("\n")[line - 1].rstrip()[:240]
+    return (Diagnostic(severity=Severity.ERROR, message=message, line=line, source_line=source_line),)
+
+
+def failure(code: str, message: str, diagnostics: tuple[Diagnostic, ...]) -> Failure:
+    """Return a `Failure` of the build stage with the status that goes with `code`."""
+    status = Status.REJECTED if code in _POLICY else Status.COMPILE_ERROR
+    return Failure(stage=Stage.BUILD, status=status, code=code, message=message, diagnostics=diagnostics)
+
+
+_POLICY = frozenset(
+    {"build.foreign_include", "build.no_entry", "build.wrong_signature", "build.too_large_output", "build.host_asm"}
+)
+"""Codes of files that are C++ but not what a submission may be: status `rejected`, the rest `compile_error`."""

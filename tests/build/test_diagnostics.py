@@ -1,0 +1,164 @@
+"""Real messages of the real compiler: one mistake each, with the line and words that an author needs."""
+
+from __future__ import annotations
+
+import pytest
+
+from ptxgym.build import Build
+from ptxgym.build.demangle import demangle, demangle_all
+from ptxgym.build.diagnostics import MAX_DIAGNOSTICS, read_messages, scrub
+from ptxgym.verdict import Severity
+from tests.build.conftest import GOOD, HEAD, KERNEL, RUN
+
+
+def kernel(body: str, before: str = "") -> str:
+    """A submission whose kernel's body starts at line 3 (plus the lines of `before`)."""
+    return HEAD + before + "__global__ void fill(__nv_bfloat16* C, int n) {\n" + body + "\n}\n" + RUN
+
+
+MISTAKES = {
+    "undefined name": (kernel("  C[0] = missing;"), 3, 'identifier "missing" is undefined'),
+    "missing semicolon": (kernel("  n = 1\n  n = 2;"), 4, 'expected a ";"'),
+    "wrong type": (kernel("  int* p = 3.5f;"), 3, 'a value of type "float" cannot be used to initialize'),
+    "host function in a kernel": (
+        kernel("  helper();", "void helper() {}\n"),
+        4,
+        'calling a __host__ function("helper()") from a __global__ function("fill")',
+    ),
+    "static assertion": (kernel('  static_assert(1 == 2, "one is not two");'), 3, "one is not two"),
+    "error directive": ("#error stop here\n" + GOOD, 1, "stop here"),
+    "unknown PTX instruction": (kernel('  asm volatile("frobnicate.b32 %0;" ::"r"(n));'), 3, "frobnicate"),
+    "wrong PTX operand": (kernel('  asm volatile("mov.b64 %0, %0;" : "+r"(n));'), 3, "mismatch"),
+    "PTX of an inlined function": (
+        kernel(
+            "  wrong(n);", '__device__ __forceinline__ void wrong(int x) {\n  asm volatile("bad.op %0;" ::"r"(x));\n}\n'
+        ),
+        3,
+        "bad",
+    ),
+    "asm constraint": (kernel('  asm volatile("mov.b32 %0, 1;" : "=q"(n));'), 3, "asm"),
+    "bad host instruction": (GOOD + 'void f() { asm("frob %eax"); }\n', 6, "no such instruction"),
+    "error in a template of a header": (
+        "#include <vector>\nstruct Fixed { Fixed(const Fixed&) = delete; Fixed() = default; };\n"
+        "void f(std::vector<Fixed>& v) {\n  Fixed x;\n  v.push_back(x);\n}\n" + GOOD,
+        5,
+        "",
+    ),
+    "second line of a macro": (
+        "#define TWICE(x) \\\n  x; \\\n  x\n" + kernel("  TWICE(lost);"),
+        6,
+        '"lost" is undefined',
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_names_line_and_cause(compile_text, name):
+    text, line, words = MISTAKES[name]
+    failure = compile_text(text)
+    errors = [d for d in failure.diagnostics if d.severity is Severity.ERROR]
+    assert line in [d.line for d in errors], errors
+    assert any(words in d.message for d in errors if d.line == line), errors
+    for diagnostic in failure.diagnostics:
+        if diagnostic.line is not None:
+            assert diagnostic.source_line == text.split("\n")[diagnostic.line - 1].rstrip()
+    dumped = failure.model_dump_json()
+    for forbidden in ("/usr/", "/tmp", "site-packages", "/kernel.cu", "entry.cu", ".ii"):
+        assert forbidden not in dumped, forbidden
+
+
+def test_column_is_given_where_it_is_certain(compile_text):
+    plain = compile_text(GOOD + "int x = missing;\n")
+    assert (plain.diagnostics[0].line, plain.diagnostics[0].column) == (6, 9)
+    expanded = compile_text("#define NOTHING_AT_ALL\n" + GOOD + "int NOTHING_AT_ALL x = missing;\n")
+    assert (expanded.diagnostics[0].line, expanded.diagnostics[0].column) == (7, None)
+
+
+def test_messages_are_the_same_every_time(compile_text):
+    text = kernel('  asm volatile("frobnicate.b32 %0;" ::"r"(n));\n  int idle;')
+    assert compile_text(text) == compile_text(text)
+
+
+def test_too_much_shared_memory_names_the_kernel_readably(compile_text):
+    failure = compile_text(
+        "namespace {\n" + kernel("  __shared__ int s[70000]; s[n] = n; C[0] = s[n / 2];").replace(RUN, "}\n" + RUN)
+    )
+    assert failure.code == "build.ptxas"
+    assert "(anonymous namespace)::fill(__nv_bfloat16*, int)' uses too much shared data" in failure.message
+
+
+def test_ptxas_advice_is_kept_as_warnings(compile_text):
+    body = '  asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");\n  C[n] = C[0];'
+    result = compile_text(kernel(body))
+    assert isinstance(result, Build)
+    (advice,) = result.diagnostics
+    assert advice.severity is Severity.WARNING
+    assert "'setmaxnreg' ignored" in advice.message
+    control = compile_text(kernel(body).replace("void fill", "void __launch_bounds__(128) fill"))
+    assert control.diagnostics == ()
+
+
+def test_errors_come_before_warnings_and_notes_follow_their_error(compile_text):
+    failure = compile_text(kernel("  int idle;\n  constexpr int x = n;"))
+    severities = [d.severity for d in failure.diagnostics]
+    assert severities[0] is Severity.ERROR
+    assert severities == sorted(severities, key=lambda s: s is Severity.WARNING)
+
+
+def test_many_errors_are_cut(compile_text):
+    failure = compile_text(kernel("\n".join(f"  C[{i}] = missing{i};" for i in range(90))))
+    assert len(failure.diagnostics) == MAX_DIAGNOSTICS
+    assert failure.diagnostics[0].line == 3
+
+
+def test_lines_of_ptx_lead_to_the_call_where_a_header_is_to_blame():
+    ptx = "\n".join(
+        [
+            '.file 1 "/kernel.cu"',
+            '.file 2 "/toolkit/include/cuda_bf16.hpp"',
+            ".visible .entry k()",
+            "{",
+            ".loc 1 10 3",
+            "mov.b32 a, b;",
+            ".loc 2 99 1, function_name $L__info_string0, inlined_at 1 20 5",
+            "mov.b32 c, d;",
+            ".loc 2 98 1",
+            "mov.b32 e, f;",
+            "}",
+        ]
+    )
+    source = "\n".join(f"line {n}" for n in range(1, 31))
+
+    def line_of(ptx_line: int) -> int | None:
+        said = f"ptxas kernel.ptx, line {ptx_line}; error   : Wrong"
+        return read_messages(said, source, ptx).diagnostics[0].line
+
+    assert [line_of(n) for n in (6, 8, 10, 4)] == [10, 20, None, None]
+
+
+def test_lines_beyond_the_file_are_not_quoted():
+    report = read_messages("/kernel.cu(99): error: odd\n", "one line", None)
+    assert (report.diagnostics[0].line, report.diagnostics[0].source_line) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("message", "clean"),
+    [
+        ("in /usr/include/c++/12/bits/stl_algo.h", "in stl_algo.h"),
+        ("/home/me/.cache/ptxgym/tmp/x1/job/kernel.cu is bad", "kernel.cu is bad"),
+        ("/kernel.cu", "kernel.cu"),
+        ("file cc5NAZkL.s", "file temporary.s"),
+        ("a/b is a quotient, 1/2 too", "a/b is a quotient, 1/2 too"),
+        ("'_Z3addIiET_S0_S0_' failed", "'int add<int>(int, int)' failed"),
+    ],
+)
+def test_scrubbing(message, clean):
+    assert scrub(message) == clean
+
+
+def test_demangling():
+    name = "_ZN36_GLOBAL__N__2ea6481e_9_kernel_cu_run10gemm_naiveEPKfi"
+    assert demangle(name) == "(anonymous namespace)::gemm_naive(float const*, int)"
+    assert demangle("plain_name") == "plain_name"
+    assert demangle("_Znonsense") == "_Znonsense"
+    assert demangle_all("call _Z1fv and _Z1gv now") == "call f() and g() now"

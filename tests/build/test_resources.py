@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from ptxgym.build import Build
+from ptxgym.build.resources import kernel_resources
+from tests.build.conftest import HEAD, RUN
+
+PTX = """
+.visible .entry first(
+	.param .align 64 .b8 first_param_0[128],
+	.param .u64 .ptr .align 1 first_param_1,
+	.param .u64 .ptr .global .align 16 first_param_2,
+	.param .align 4 .b8 first_param_3[12],
+	.param .f32 first_param_4,
+	.param .u8 first_param_5
+)
+.maxntid 384, 1, 1
+.minnctapersm 1
+{
+}
+.entry second()
+.reqntid 64, 2
+.explicitcluster
+.reqnctapercluster 2, 1, 1
+{
+}
+.weak .entry third
+{
+}
+"""
+SAID = """ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'second' for 'sm_90a'
+ptxas info    : Function properties for second
+    16 bytes stack frame, 8 bytes spill stores, 4 bytes spill loads
+ptxas info    : Used 168 registers, used 1 barriers, 1024 bytes smem
+ptxas info    : Compiling entry function 'first' for 'sm_90a'
+ptxas info    : Function properties for first
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 8 registers, used 0 barriers
+"""
+
+
+def test_reads_directives_and_reports():
+    first, second, third = kernel_resources(PTX, SAID)
+    assert (first.name, second.name, third.name) == ("first", "second", "third")
+    assert first.param_bytes == (128, 8, 8, 12, 4, 1)
+    assert first.param_aligns == (64, 8, 8, 4, 4, 1)
+    assert (first.max_ntid, first.req_ntid, first.cluster) == ((384, 1, 1), None, None)
+    assert (first.registers, first.static_smem_bytes, first.stack_bytes) == (8, 0, 0)
+    assert (second.req_ntid, second.cluster, second.param_bytes) == ((64, 2, 1), (2, 1, 1), ())
+    assert (second.registers, second.static_smem_bytes) == (168, 1024)
+    assert (second.stack_bytes, second.spill_store_bytes, second.spill_load_bytes) == (16, 8, 4)
+    assert third.registers == 0
+
+
+STRUCTS = """struct Pair { double a; char b; };
+struct alignas(32) Wide { char c[40]; };
+__global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(256) fill(
+    __nv_bfloat16* C, Pair p, Wide w, short s, const __grid_constant__ Pair q) {
+  __shared__ float tile[100];
+  tile[threadIdx.x % 100] = p.b + w.c[s] + q.a;
+  __syncthreads();
+  C[0] = __float2bfloat16(tile[s]);
+}
+"""
+
+
+def test_agrees_with_the_compiler(compile_text):
+    text = HEAD + STRUCTS + RUN.replace("(C, N)", "(C, {}, {}, 1, {})")
+    result = compile_text(text)
+    assert isinstance(result, Build), result
+    (kernel,) = result.kernels
+    assert kernel.param_bytes == (8, 16, 64, 2, 16)  # sizeof, by the C++ rules
+    assert kernel.param_aligns == (8, 8, 32, 2, 8)
+    assert (kernel.max_ntid, kernel.cluster) == ((256, 1, 1), (2, 1, 1))
+    assert kernel.static_smem_bytes >= 400
+    assert kernel.registers > 0
