@@ -20,7 +20,8 @@ WITH_OPTIONAL_LAST = (
     "mbarrier.try_wait",
     "bar.",
     "barrier.",
-    "cp.async.c",
+    "cp.async.ca",
+    "cp.async.cg",
     "createpolicy.fractional",
 )
 INSTRUCTIONS = [instruction for instruction, _ in LINES]
@@ -63,8 +64,13 @@ def test_decodes_to_its_meaning(instruction: str, text: str) -> None:
         if named and not (field == "a" and ", a64" in operands):
             assert decoded.row[field] >= 0, f"{field} is not set"
             assert decoded.name(decoded.row[field]) == named[0]
-        elif not named and ".cc" not in instruction and "addc" not in instruction and "subc" not in instruction \
-                and "madc" not in instruction:  # fmt: skip
+        elif (
+            not named
+            and ".cc" not in instruction
+            and "addc" not in instruction
+            and "subc" not in instruction
+            and "madc" not in instruction
+        ):
             assert decoded.row[field] == -1, f"{field} is set although nothing names it"
     for field, letter in (("vec", "v"), ("vec2", "x")):
         want_names = [name for name in registers(operands) if name[0] == letter]
