@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
+import re
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -88,8 +89,8 @@ def test_instructions_come_back_as_written(opcode: str, texts: list[str], guard:
     body = parse_module(kernel(f"{DECLARED}{guard}{opcode} {', '.join(texts)};")).functions["k"].body
     (instruction,) = body.instructions
     assert instruction.opcode == opcode
-    assert [render(operand) for operand in instruction.operands] == [text.replace("+0", "") if text.endswith("+0") else
-                                                                     text.replace("+0]", "]") for text in texts]  # fmt: skip
+    written = [re.sub(r"\+0(?![\dxfd])", "", text) for text in texts]  # an offset of zero is none
+    assert [render(operand) for operand in instruction.operands] == written
     assert (instruction.guard is not None, instruction.guard_not) == (bool(guard), "!" in guard)
 
 
@@ -106,8 +107,10 @@ def test_any_text_is_a_module_or_a_typed_error(text: str) -> None:
 
 SAMPLE = kernel(
     ".reg .pred p; .reg .b32 r<4>; .reg .b64 d;\nL: @p bra L;\nld.global.v2.u32 {r1, r2}, [d+8];\nmov.u32 r1, %tid.x;\n"
-    "mbarrier.try_wait.parity.shared::cta.b64 p, [r1], r2;\nlop3.b32 r1, r1, r2, r3, 0x96;\nfma.rn.f32 r1, r1, 0f3F800000, r2;",
-    head=".global .align 8 .u64 t[2] = {generic(s), 3};\n.global .b8 s[4] = {1, 2};\n.extern .shared .align 1024 .b8 dyn[];",
+    "mbarrier.try_wait.parity.shared::cta.b64 p, [r1], r2;\nlop3.b32 r1, r1, r2, r3, 0x96;\n"
+    "fma.rn.f32 r1, r1, 0f3F800000, r2;",
+    head=".global .align 8 .u64 t[2] = {generic(s), 3};\n.global .b8 s[4] = {1, 2};\n"
+    ".extern .shared .align 1024 .b8 dyn[];",
     params=".param .u64 a, .param .align 64 .b8 m[128]",
 )
 TOKENS = tokenise(SAMPLE)[:-1]
@@ -159,7 +162,5 @@ def test_no_form_of_the_grammar_is_read_by_two_rules() -> None:
             )
             for combination in combinations:
                 opcode = ".".join([base, *(modifier for modifier in combination if modifier is not None)])
-                try:
+                with contextlib.suppress(NotEmulated):  # where the rule's builder declines the combination
                     resolve(opcode)  # asserts that no second rule matches
-                except NotEmulated:
-                    pass  # the rule's builder declines this combination

@@ -10,6 +10,9 @@ from ptxgym.device.emulator.decode_grammar import NotEmulated
 from ptxgym.device.emulator.ptx import PtxSyntaxError, parse_module
 from tests.device.emulator.decode.support import decode_one, kernel
 
+LOAD = (
+    "cp.async.bulk.tensor.2d.shared::cluster.global{mode}.mbarrier::complete_tx::bytes [a32], [b64, {{v0, v1}}], [c32]"
+)
 CALL = """
 .reg .b64 f, a; .reg .b32 r;
 {{
@@ -110,8 +113,8 @@ def test_pack_unpack_with_sinks_and_pairs() -> None:
             "stmatrix.sync.aligned.x4.m8n8.shared.b16 [a32], {v0, v1, v2, v3}",
         ),
         (
-            "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [a32], [b64, {v0, v1}], [c32]",
-            "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [a32], [b64, {v0, v1}], [c32]",
+            LOAD.format(mode=".tile"),
+            LOAD.format(mode=""),
         ),
         ("mbarrier.arrive.shared::cta.b64 _, [a32]", "mbarrier.arrive.release.cta.shared.b64 _, [a32]"),
         (
@@ -244,7 +247,8 @@ def test_narrow_loads_say_the_width_of_their_register() -> None:
 
 def test_carry_is_one_hidden_predicate() -> None:
     decoded = decode(
-        ".reg .b32 r; .reg .pred p;\nadd.cc.u32 r, r, 1;\naddc.cc.u32 r, r, 0;\nmadc.hi.u32 r, r, r, 0;\nsetp.eq.s32 p, r, 0;"
+        ".reg .b32 r; .reg .pred p;\nadd.cc.u32 r, r, 1;\naddc.cc.u32 r, r, 0;\nmadc.hi.u32 r, r, r, 0;\n"
+        "setp.eq.s32 p, r, 0;"
     )
     inst = decoded.inst
     assert len({int(inst["e"][n]) for n in range(3)} | {int(inst["d2"][n]) for n in range(3)}) == 1
