@@ -112,6 +112,11 @@ void report_deadlock(Cta& cta) {
   cta.findings.limit += groups.size();
   bool first = true;
   for (const Group& group : groups) {
+    const Mbar* m = group.kind == WaitKind::Mbarrier ? mbar_of(cta, group.address) : nullptr;
+    if (!cta.shadow || !m) continue;
+    for (const int warp : group.warps) cta.shadow->stuck(cta.warps[static_cast<size_t>(warp)], group.inst, *m, group.parity);
+  }
+  for (const Group& group : groups) {
     Warp& w = cta.warps[static_cast<size_t>(group.warps.front())];
     FindingRecord* f = cta.findings.add(cta, &w, group.lane, "emulator.deadlock", Severity::Error, group.inst, static_cast<int>(group.address) | 1 << 30);
     if (!f) continue;

@@ -60,6 +60,7 @@ void ShadowState::reset(Cta&) {
   operation_numbers_ = versions_ = components_ = 0;
   deferred_.clear();
   current_ = nullptr;
+  layouts_.clear();
   for (WarpState& w : warps_) w.component = components_++;
   const uint32_t first_wgmma = components_;
   components_ += static_cast<uint32_t>(warpgroups);

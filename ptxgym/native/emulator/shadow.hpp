@@ -64,5 +64,5 @@ struct Shadow {
 
   virtual void exit(Warp&, int inst) = 0;  // a warp's last lanes exit: pending work?
   virtual void finish() {}                 // every warp of the CTA has exited
-  virtual void stuck(Warp&, int, Mbar&, uint32_t) {}  // deadlock: (warp, inst, mbarrier, parity) of a waiter; before the deadlock's own records
+  virtual void stuck(Warp&, int, const Mbar&, uint32_t) {}  // deadlock: (warp, inst, mbarrier, parity) of a waiter
 };

@@ -178,6 +178,9 @@ void ShadowState::issue_wgmma(Warp& warp, int inst) {
   w.wgmma.last_inst = inst;
   collectives_[static_cast<size_t>(warp.id / 4)].likely.join(w.now.likely);
 
+  if (wgmma.a >= 0) check_layout(warp, inst, warp.reg<uint64_t>(wgmma.a)[0], 64, wgmma.flags & F_TRANS_A, "A");
+  check_layout(warp, inst, warp.reg<uint64_t>(wgmma.b)[0], static_cast<uint32_t>(wgmma.imm), wgmma.flags & F_TRANS_B, "B");
+
   const uint32_t shape = static_cast<uint32_t>(wgmma.imm) << 8 | wgmma.type;
   int unordered = WarpRegisters::CLEAN, flying_error = -1;
   FlyingRegister early;
@@ -266,6 +269,20 @@ void ShadowState::exit(Warp& warp, int inst) {
   }
 }
 
+void ShadowState::report_bytes(const Mbar& bar, const BarrierState& b, const char* when) {
+  const int64_t left = b.expected - b.issued;
+  const int inst = b.expect_inst >= 0 ? b.expect_inst : b.load_inst;
+  FindingRecord* f = cta_.findings.add(cta_, nullptr, -1, "mbarrier.tx_left", Severity::Error, inst, b.load_inst);
+  if (!f) return;
+  f->say("%s the tx-count of the %s is %lld: in this phase expect_tx announced %lld bytes, and copies of %lld bytes signal it", when,
+         barrier_name(bar).c_str(), static_cast<long long>(left), static_cast<long long>(b.expected), static_cast<long long>(b.issued));
+  f->mend("The bytes of expect_tx must equal the bytes of the copies that signal the same barrier in the same phase.");
+  const Touch expects{0, b.expect_inst, 0, b.expect_warp, Kind::Generic, 0, 0};
+  const Touch copy{0, b.load_inst, 0, b.load_warp, b.load_inst >= 0 ? Kind::TmaLoad : Kind::None, 1, 0};
+  if (b.expect_inst >= 0) describe_pair(*f, expects, "announced the bytes", copy, "signals it");
+  else describe_pair(*f, copy, "signals it", Touch{}, "");
+}
+
 void ShadowState::finish() {
   settle();
   const Kernel& kernel = cta_.program.kernel;
@@ -274,30 +291,27 @@ void ShadowState::finish() {
   }
   for (const Mbar& bar : cta_.mbars) {
     const BarrierState& b = of(bar);
-    const int64_t left = b.expected - b.issued;
-    if (!b.live || left == 0) continue;
-    const int inst = b.expect_inst >= 0 ? b.expect_inst : b.load_inst;
-    FindingRecord* f = cta_.findings.add(cta_, nullptr, -1, "mbarrier.tx_left", Severity::Error, inst, b.load_inst);
-    if (!f) continue;
-    f->say("the kernel ends with a tx-count of %lld on the %s: %s", static_cast<long long>(left), barrier_name(bar).c_str(),
-           left > 0 ? "more bytes were expected than copies brought" : "copies brought more bytes than were expected");
-    f->mend("The bytes of expect_tx must equal the bytes of the copies that signal the barrier in that phase.");
-    const Touch expects{0, b.expect_inst, 0, b.expect_warp, Kind::Generic, 0, 0};
-    const Touch copy{0, b.load_inst, 0, b.load_warp, b.load_inst >= 0 ? Kind::TmaLoad : Kind::None, 1, 0};
-    if (b.expect_inst >= 0) describe_pair(*f, expects, "announced the bytes", copy, "signals it");
-    else describe_pair(*f, copy, "signals it", Touch{}, "");
+    if (b.live && b.expected != b.issued) report_bytes(bar, b, "At the end of the kernel");
   }
 }
 
-// A waiter by parity that missed a phase: the one it waits for was complete when the barrier went on to the next but one.
-void ShadowState::stuck(Warp& warp, int inst, Mbar& bar, uint32_t parity) {
+// Why a waiter of a deadlock may wait for ever. By parity it cannot tell a phase that it missed; and bytes that went to another
+// barrier, or were not announced, are the cause where every arrival has come.
+void ShadowState::stuck(Warp& warp, int inst, const Mbar& bar, uint32_t parity) {
+  settle();
   const uint64_t seen = of(bar).observers[static_cast<size_t>(warp.id)].phases;
-  if (bar.phases < seen + 2 || (bar.phases & 1) != parity || (seen & 1) != parity) return;
-  FindingRecord* f = cta_.findings.add(cta_, &warp, -1, "mbarrier.phase_skipped", Severity::Error, inst, bar.last_arrive_inst);
-  if (!f) return;
-  f->say("warp %d waits for phase %llu of the %s, which completed and was followed by phase %llu before the warp looked: by parity they "
-         "are the same, so the wait never ends", warp.id, static_cast<unsigned long long>(seen), barrier_name(bar).c_str(),
-         static_cast<unsigned long long>(bar.phases - 1));
-  f->mend("Let the warp arrive on a barrier that the next phase depends on after it has waited (an `empty` barrier, or bar.sync).");
-  describe_pair(*f, {0, inst, 0, static_cast<uint16_t>(warp.id), Kind::Generic, 0, 0}, "waits by parity", Touch{}, "completes phases");
+  if (bar.phases >= seen + 2 && (bar.phases & 1) == parity && (seen & 1) == parity) {
+    if (FindingRecord* f = cta_.findings.add(cta_, &warp, -1, "mbarrier.phase_skipped", Severity::Error, inst, bar.last_arrive_inst)) {
+      f->say("warp %d waits for phase %llu of the %s, but phase %llu is complete too: by parity the next one looks like the one that was "
+             "missed, so the wait never ends", warp.id, static_cast<unsigned long long>(seen), barrier_name(bar).c_str(),
+             static_cast<unsigned long long>(bar.phases - 1));
+      f->mend("Let the warp arrive on a barrier that the next phase depends on after it has waited (an `empty` barrier, or bar.sync), and "
+              "check the parity that it asks for.");
+      describe_pair(*f, {0, inst, 0, static_cast<uint16_t>(warp.id), Kind::Generic, 0, 0}, "waits by parity", Touch{}, "");
+    }
+  }
+  for (const Mbar& other : cta_.mbars) {
+    const BarrierState& b = of(other);
+    if (b.live && b.expected != b.issued) report_bytes(other, b, "In the deadlock");
+  }
 }

@@ -3,6 +3,7 @@
 #include <deque>
 #include <memory>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 #include "core.hpp"
 #include "shadow_history.hpp"
@@ -170,7 +171,7 @@ class ShadowState final : public Shadow {
   void wgmma_fence(Warp&, int inst) override;
   void exit(Warp&, int inst) override;
   void finish() override;
-  void stuck(Warp&, int inst, Mbar&, uint32_t parity) override;
+  void stuck(Warp&, int inst, const Mbar&, uint32_t parity) override;
 
  private:
   struct Operation {                  // one access by one warp with unchanged knowledge: the unit that histories are checked by
@@ -194,6 +195,8 @@ class ShadowState final : public Shadow {
   void report_register(Warp&, int inst, const FlyingRegister&, bool writes);
   void report_early_copy(Warp&, const FlyingRegister&);
   std::string barrier_name(const Mbar&) const;
+  void report_bytes(const Mbar&, const BarrierState&, const char* when);
+  void check_layout(Warp&, int inst, uint64_t descriptor_bits, uint32_t extent, bool mn_major, const char* name);
 
   Cta& cta_;
   std::shared_ptr<const RegisterMap> map_;
@@ -204,6 +207,7 @@ class ShadowState final : public Shadow {
   uint16_t current_lane_ = 0;
   std::vector<Knowledge> collectives_;         // by warpgroup: what its warps knew when they issued wgmma
   std::unordered_map<uint32_t, FlagState> flags_;
+  std::unordered_set<uint64_t> layouts_;       // descriptor fields that were found to be sound
   Histories histories_;
   Memo memo_;
   std::vector<Operation> operations_;          // direct-mapped

@@ -136,6 +136,22 @@ const uint8_t* map_bytes(Cta& cta, uint64_t address) {
   return cta.global(address, TENSOR_MAP_BYTES, Access::Read);
 }
 
+// A box without one element of the tensor: it delivers fill only, or stores nothing. Legal, but seldom what was meant.
+void note_outside(Cta& cta, Warp& warp, const Inst& inst, int lane, const TensorMap& map, const int32_t* coords, Access access) {
+  FindingRecord* finding = cta.findings.add(cta, &warp, lane, "tma.box_outside", Severity::Note, cta.index_of(inst));
+  if (!finding) return;
+  std::string box, sizes;
+  for (int dim = 0; dim < inst.nvec; ++dim) {
+    box += (dim ? ", " : "") + std::to_string(coords[dim]);
+    sizes += (dim ? ", " : "") + std::to_string(map.dims[dim]);
+  }
+  const bool writes = access == Access::Write;
+  finding->say("the box at coordinates {%s} lies outside of the tensor, whose sizes are {%s}: %s", box.c_str(), sizes.c_str(),
+               writes ? "the copy stores nothing" : "the copy delivers zeros or the fill value only");
+  finding->party(0, writes ? "TMA store" : "TMA load", "has a box at {%s}", box.c_str());
+  finding->mend("check the coordinates (innermost first, in elements) and the globalDim of the tensor map");
+}
+
 // Builds the box of one lane; false after a fault was recorded.
 bool resolve(Cta& cta, Warp& warp, const Inst& inst, int lane, uint64_t map_address, uint64_t shared, Access access, Box& box) {
   const auto refuse = [&](const char* code, const char* format, auto... values) {
@@ -183,16 +199,19 @@ bool resolve(Cta& cta, Warp& warp, const Inst& inst, int lane, uint64_t map_addr
                   "before it", coords[dim], dim);
   }
   box.lines.resize(box_lines(map));
+  bool inside = false;
   for (uint32_t index = 0; index < box.lines.size(); ++index) {
     const BoxLine line = box_line(map, coords, index);
     box.lines[index] = {nullptr, line.first * size, line.count * size};
     if (!line.count) continue;
+    inside = true;
     box.lines[index].data = cta.global(line.address, uint64_t{line.count} * size, access);
     if (!box.lines[index].data) {
       return refuse("tma.global_out_of_bounds", "%u bytes at global address 0x%llx lie inside the sizes of the tensor map but outside "
                     "of every buffer; check its globalDim and globalStrides", line.count * size, hex(line.address));
     }
   }
+  if (!inside) note_outside(cta, warp, inst, lane, map, coords, access);
   return true;
 }
 

@@ -1,0 +1,134 @@
+"""Run every mutant of a kernel under several schedules and say what became of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ptxgym.build import Build
+from ptxgym.device.emulator.device import EmulatorDevice
+from ptxgym.device.protocol import Bytes, Execution, RunOptions
+from ptxgym.plan.model import LaunchPlan
+from ptxgym.verdict import Failure, Finding, Severity, Status
+from tests.mutation.equivalent import reason
+from tests.mutation.operators import ptx_operators
+from tests.mutation.plans import plan_mutants
+from tests.mutation.sites import KernelText
+
+SCHEDULES = (RunOptions(), RunOptions(schedule="lazy"), RunOptions(schedule="random", seed=1))
+FIRST_FINDINGS = 3
+"""A line counts as named where it stands in one of this many findings: nobody reads further."""
+TOLERANCE = 0.01
+DEVICE = EmulatorDevice()
+
+
+@dataclass(frozen=True)
+class Target:
+    """A correct kernel, ready to be mutated and run."""
+
+    name: str
+    build: Build
+    plan: LaunchPlan
+    buffers: Mapping[str, Bytes]
+    expected: Mapping[str, np.ndarray]
+    """Outputs as float64, by buffer; compared as bf16."""
+    stage_bytes: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of one mutant."""
+
+    kernel: str
+    operator: str
+    detail: str
+    line: int
+    """Line that was mutated; 0 for the host side."""
+    outcome: str
+    """`named`, `found` (a finding or fault at other lines), `wrong` (only the numbers tell) or `survived`."""
+    first: str
+    """Code and line of the first finding."""
+    reason: str | None = None
+    """Why a survivor is equivalent."""
+
+
+def campaign(target: Target) -> Iterator[Result]:
+    """Yield the result of every mutant of a target, PTX first."""
+    kernel = KernelText(target.build.ptx.read_text())
+    every_line = {s.line for s in kernel.statements}
+    with tempfile.TemporaryDirectory() as folder:
+        for number, mutant in enumerate(
+            m for op in ptx_operators(dict(target.stage_bytes)) for m in op.mutants(kernel)
+        ):
+            ptx = Path(folder) / f"mutant{number}.ptx"
+            ptx.write_text(mutant.text)
+            build = dataclasses.replace(target.build, ptx=ptx, key=f"{target.build.key}-{number}")
+            lines = {mutant.line, *mutant.counterparts}
+            outcome, first = run(target, build, target.plan, lines)
+            why = reason(target.name, mutant.operator, mutant.line, kernel) if outcome == "survived" else None
+            yield Result(target.name, mutant.operator, mutant.detail, mutant.line, outcome, first, why)
+    for plan_mutant in plan_mutants(target.plan):
+        outcome, first = run(target, target.build, plan_mutant.plan, every_line)
+        why = reason(target.name, plan_mutant.operator, 0, kernel) if outcome == "survived" else None
+        yield Result(target.name, plan_mutant.operator, plan_mutant.detail, 0, outcome, first, why)
+
+
+def run(target: Target, build: Build, plan: LaunchPlan, lines: Iterable[int]) -> tuple[str, str]:
+    """Run one mutant under every schedule; return its outcome and what was said first."""
+    wanted = set(lines)
+    findings: list[Finding] = []
+    wrong = refused = False
+    for options in SCHEDULES:
+        result = DEVICE.run(build, plan, target.buffers, options)
+        found = [f for f in result.findings if f.severity is not Severity.NOTE]
+        findings += found[:FIRST_FINDINGS]
+        if isinstance(result, Failure):
+            refused |= result.status is not Status.RUNTIME_FAULT and result.status is not Status.HANG
+        elif options.schedule == "fair":
+            wrong |= not _right(target, result)
+        if findings:
+            break
+    first = f"{findings[0].code} at {findings[0].line}" if findings else "numbers" if wrong else "-"
+    if any(wanted & {f.line, *(p.line for p in f.parties)} for f in findings):
+        return "named", first
+    if findings or refused:
+        return "found", first
+    return ("wrong" if wrong else "survived"), first
+
+
+def _right(target: Target, result: Execution) -> bool:
+    for name, expected in target.expected.items():
+        bits = result.buffers[name].view("<u2").astype(np.uint32) << 16
+        found = bits.view(np.float32).astype(np.float64).reshape(expected.shape)
+        if not np.all(np.isfinite(found)):
+            return False
+        if np.linalg.norm(found - expected) > TOLERANCE * np.linalg.norm(expected):
+            return False
+    return True
+
+
+def table(results: Iterable[Result]) -> str:
+    """Return the campaign as a table: per operator the sites, what was noticed, what was named, what survived."""
+    rows: dict[str, list[Result]] = {}
+    for result in results:
+        rows.setdefault(result.operator, []).append(result)
+    lines = [f"{'operator':24} {'sites':>5} {'noticed':>8} {'named':>6} {'numbers':>8} {'survived':>9}"]
+    total: list[Result] = []
+    for operator, group in rows.items():
+        lines.append(_row(operator, group))
+        total += group
+    lines.append(_row("all", total))
+    return "\n".join(lines)
+
+
+def _row(name: str, group: list[Result]) -> str:
+    def count(outcome: str) -> int:
+        return sum(r.outcome == outcome for r in group)
+
+    survived = count("survived")
+    return f"{name:24} {len(group):5} {len(group) - survived:8} {count('named'):6} {count('wrong'):8} {survived:9}"
