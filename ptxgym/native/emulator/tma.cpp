@@ -143,7 +143,7 @@ void note_outside(Cta& cta, Warp& warp, const Inst& inst, int lane, const Tensor
   std::string box, sizes;
   for (int dim = 0; dim < inst.nvec; ++dim) {
     box += (dim ? ", " : "") + std::to_string(coords[dim]);
-    sizes += (dim ? ", " : "") + std::to_string(map.dims[dim]);
+    sizes += (dim ? ", " : "") + std::to_string(uint64_t{map.last[dim]} + 1);
   }
   const bool writes = access == Access::Write;
   finding->say("the box at coordinates {%s} lies outside of the tensor, whose sizes are {%s}: %s", box.c_str(), sizes.c_str(),
