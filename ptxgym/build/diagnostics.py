@@ -40,6 +40,7 @@ _PTXAS_SUMMARY = ("Ptx assembly aborted due to errors",)
 _LOC = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)\s+\d+(?:.*inlined_at\s+(\d+)\s+(\d+))?")
 _FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"([^"]+)"', re.MULTILINE)
 _ABSOLUTE_PATH = re.compile(r"(?<![\w/.])(?:/[\w.+@~-]+)+/([\w.+@~-]+)")
+_SUBMISSION_PATH = re.compile(rf"(?<![\w/.]){re.escape(SUBMISSION_FILE)}\b")
 _TEMPORARY = re.compile(r"\b(?:cc[A-Za-z0-9]{6}|tmpxft_\w+)(\.[a-z]+)?\b")
 
 
@@ -98,8 +99,8 @@ def read_messages(said: str, source: str, ptx: str | None = None) -> Report:
 
 def scrub(message: str) -> str:
     """Return `message` without folders, temporary names and mangled names."""
-    message = message.replace(SUBMISSION_FILE, SUBMISSION_FILE.lstrip("/"))
     message = _ABSOLUTE_PATH.sub(r"\1", message)
+    message = _SUBMISSION_PATH.sub(SUBMISSION_FILE.lstrip("/"), message)
     message = _TEMPORARY.sub(lambda m: f"temporary{m.group(1) or ''}", message)
     message = demangle_all(message)
     return message if len(message) <= MAX_MESSAGE_CHARS else message[:MAX_MESSAGE_CHARS] + " …"

@@ -8,7 +8,7 @@ import signal
 from ptxgym.build import entry
 from ptxgym.build.diagnostics import Report, read_messages, scrub
 from ptxgym.build.elf import exported_functions
-from ptxgym.build.nvcc import Products
+from ptxgym.build.nvcc import MEMORY_BYTES, Products
 from ptxgym.errors import InfrastructureError, ToolchainError
 from ptxgym.sandbox import Completed
 from ptxgym.verdict import Diagnostic, Failure, Severity, Stage, Status
@@ -33,6 +33,9 @@ _DIED = re.compile(
 _NO_MEMORY = re.compile(
     r"out of memory|virtual memory exhausted|[Cc]annot allocate memory|bad_alloc|memory exhausted|LLVM ERROR: .*alloc",
 )
+_FRONT_END_MEMORY = re.compile(
+    rf"^{re.escape(entry.SUBMISSION_FILE)}\((?P<line>\d+)\): catastrophic error: out of memory", re.MULTILINE
+)
 _CRASHES = (signal.SIGABRT, signal.SIGKILL, signal.SIGSEGV)
 
 
@@ -50,7 +53,7 @@ def judge_outcome(products: Products, text: str, declaration: str, timeout_s: fl
         ToolchainError: if nvcc does not accept the host compiler.
     """
     completed = products.completed
-    stopped = _stopped(completed, products.said, timeout_s)
+    stopped = _stopped(completed, products.said, text, timeout_s)
     if stopped is not None:
         return stopped, Report((), ())
     report = read_messages(products.said, text, products.ptx_text)
@@ -89,7 +92,7 @@ def _compile_failure(said: str, report: Report, text: str, declaration: str) -> 
     return failure(code, f"{who}{at}: {first}{more}", report.diagnostics)
 
 
-def _stopped(completed: Completed, said: str, timeout_s: float) -> Failure | None:
+def _stopped(completed: Completed, said: str, text: str, timeout_s: float) -> Failure | None:
     """A compiler process that a limit ended.
 
     Raises:
@@ -108,12 +111,13 @@ def _stopped(completed: Completed, said: str, timeout_s: float) -> Failure | Non
             "constexpr loops and loops unrolled without bound.",
             (),
         )
-    if _NO_MEMORY.search(_of_tools(said)) or (ended_by in _CRASHES and completed.peak_bytes > 3 << 30):
+    front_end = _FRONT_END_MEMORY.search(said)
+    if front_end or _NO_MEMORY.search(_of_tools(said)) or (ended_by in _CRASHES and completed.peak_bytes > 3 << 30):
         return failure(
             "build.memory",
-            "Compilation needs more than 4 GiB of memory. Look for endless template recursion and huge initialised "
-            "arrays.",
-            (),
+            f"Compilation needs more than {MEMORY_BYTES >> 30} GiB of memory. Look for endless template recursion and "
+            "huge initialised arrays.",
+            _at(text, int(front_end["line"]), "out of memory here") if front_end else (),
         )
     if ended_by == signal.SIGXFSZ:
         return _too_large("A file that the compiler writes")
@@ -205,9 +209,10 @@ def foreign_include(path: str, text: str) -> Failure:
 
 
 def _at(text: str, line: int | None, message: str) -> tuple[Diagnostic, ...]:
-    if line is None:
+    lines = text.split("\n")
+    if line is None or line > len(lines):
         return ()
-    source_line = text.split("\n")[line - 1].rstrip()[:240]
+    source_line = lines[line - 1].rstrip()[:240]
     return (Diagnostic(severity=Severity.ERROR, message=message, line=line, source_line=source_line),)
 
 

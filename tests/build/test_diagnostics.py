@@ -8,7 +8,7 @@ from ptxgym.build import Build
 from ptxgym.build.demangle import demangle, demangle_all
 from ptxgym.build.diagnostics import MAX_DIAGNOSTICS, read_messages, scrub
 from ptxgym.verdict import Severity
-from tests.build.conftest import GOOD, HEAD, KERNEL, RUN
+from tests.build.conftest import GOOD, HEAD, RUN
 
 
 def kernel(body: str, before: str = "") -> str:
@@ -80,9 +80,8 @@ def test_messages_are_the_same_every_time(compile_text):
 
 
 def test_too_much_shared_memory_names_the_kernel_readably(compile_text):
-    failure = compile_text(
-        "namespace {\n" + kernel("  __shared__ int s[70000]; s[n] = n; C[0] = s[n / 2];").replace(RUN, "}\n" + RUN)
-    )
+    text = kernel("  __shared__ int s[70000]; s[n] = n; C[0] = s[n / 2];")
+    failure = compile_text(text.replace(HEAD, HEAD + "namespace {\n").replace(RUN, "}\n" + RUN))
     assert failure.code == "build.ptxas"
     assert "(anonymous namespace)::fill(__nv_bfloat16*, int)' uses too much shared data" in failure.message
 
@@ -94,7 +93,7 @@ def test_ptxas_advice_is_kept_as_warnings(compile_text):
     (advice,) = result.diagnostics
     assert advice.severity is Severity.WARNING
     assert "'setmaxnreg' ignored" in advice.message
-    control = compile_text(kernel(body).replace("void fill", "void __launch_bounds__(128) fill"))
+    control = compile_text(kernel(body).replace("void fill", "void __launch_bounds__(128, 1) fill"))
     assert control.diagnostics == ()
 
 
