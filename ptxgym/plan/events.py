@@ -160,6 +160,9 @@ AnyEvent = Annotated[
 ]
 _ADAPTER: TypeAdapter[AnyEvent] = TypeAdapter(AnyEvent)
 
+MAX_LINES = 60_000
+"""More than the recorder's own limits of operations, buffers, tensor maps and attributes add up to."""
+
 
 @dataclass
 class Recording:
@@ -187,7 +190,10 @@ def dim3(values: list[int]) -> Dim3:
 def parse_record(record: bytes) -> Recording:
     """Parse the recorder's lines, up to the first failure or end."""
     recording = Recording()
-    for line in record.split(b"\n"):
+    lines = record.split(b"\n", MAX_LINES)
+    if len(lines) > MAX_LINES and lines.pop():
+        recording.malformed = "too many lines"
+    for line in lines:
         if not line.strip():
             continue
         try:

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+import numpy as np
+
 from ptxgym.plan.events import (
     Ordered,
     RawBuffer,
@@ -43,6 +45,8 @@ from ptxgym.plan.model import (
 from ptxgym.plan.module import Module
 
 TENSOR_MAP_BYTES = 128
+MAX_REFERENCES = 65536
+"""Pointers in one upload."""
 _TAG = b"ptxgymTM"  # as in native/recorder/tensor_map.cpp
 _WORD = 1 << 64
 T = TypeVar("T")
@@ -264,17 +268,21 @@ class _Merger:
     def _take_pointers(self, left: bytearray, right: bytearray, where: str) -> list[Ref]:
         refs: list[Ref] = []
         done = 0
-        while True:
-            at = _first_difference(left, right, done)
-            if at is None:
-                return refs
+        differing = np.flatnonzero(np.frombuffer(left, np.uint8) != np.frombuffer(right, np.uint8))
+        for at in map(int, differing):
+            if at < done:
+                continue
             start = self._pointer_start(left, right, at, done)
             if start is None:
                 raise _differs(f"byte {at} of {where}")
             one, two = _word(left, start), _word(right, start)
             refs.append(PointerRef(at=start, target=self._address(one, two, f"the pointer at byte {start} of {where}")))
-            left[start : start + 8] = right[start : start + 8] = bytes(8)
             done = start + 8
+            if len(refs) > MAX_REFERENCES:
+                raise NotAPlan("plan.reference_limit", f"{where} holds more than {MAX_REFERENCES} pointers")
+        for ref in refs:
+            left[ref.at : ref.at + 8] = bytes(8)
+        return refs
 
     def _pointer_start(self, left: bytearray, right: bytearray, at: int, done: int) -> int | None:
         """Return where the pointer starts whose first differing byte is `at`: aligned places first."""
@@ -291,12 +299,6 @@ def tensor_map_tag(index: int) -> bytes:
     mixed = base ^ (index * 0x9E3779B97F4A7C15 % _WORD)
     words = [base, index, *((mixed + i) % _WORD for i in range(2, TENSOR_MAP_BYTES // 8))]
     return struct.pack(f"<{len(words)}Q", *words)
-
-
-def _first_difference(left: bytearray, right: bytearray, start: int) -> int | None:
-    if left[start:] == right[start:]:
-        return None
-    return next(i for i in range(start, len(left)) if left[i] != right[i])
 
 
 def _word(data: bytearray, at: int) -> int:

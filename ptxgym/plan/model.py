@@ -110,7 +110,7 @@ class Launch(Value):
     cooperative: bool = False
     programmatic: bool = False
     stream: int = 0
-    """0 is the stream that `run` was given."""
+    """0 is the stream that `run` was given, 1 the legacy and 2 the per-thread default stream, then those created."""
 
 
 class Memset(Value):

@@ -27,7 +27,7 @@ RECORDER_REVISION = 1
 
 _SIGXCPU, _SIGKILL, _SIGSYS = 24, 9, 31
 _MAX_ARGUMENTS = 46
-_MAX_RECORD_BYTES = 128 << 20
+_MAX_RECORD_BYTES = 80 << 20
 _MAX_PRINTED = 400
 
 
@@ -182,6 +182,8 @@ def _failure_of(recording: Recording, completed: sandbox.Completed, limits: Reco
     failed = recording.failed
     if failed is not None:
         if failed.code.startswith("infra."):
+            if recording.started:  # the submission may have written it
+                return _failure("plan.invalid", "the record of the host code claims a failure of the machine")
             raise InfrastructureError(f"recorder: {failed.message}")
         status = Status.LAUNCH_ERROR if failed.status == "launch_error" else Status.PLAN_ERROR
         context = _context(recording, completed) if failed.code in _CODES_WITH_CONTEXT else ""

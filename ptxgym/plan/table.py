@@ -42,7 +42,7 @@ def plan_table(plan: LaunchPlan) -> str:
         said = [f"max dynamic shared memory {function.max_dynamic_smem_bytes:,} B"]
         said += [f"carve-out {carveout} %"] if carveout >= 0 else []
         said += ["non-portable clusters"] if function.non_portable_cluster else []
-        parts.append(f"{_short(demangle(function.kernel))}: {', '.join(said)}")
+        parts.append(f"{_kernel(function.kernel)}: {', '.join(said)}")
     return "\n".join(parts) + "\n"
 
 
@@ -71,7 +71,7 @@ def _operation(operation: Operation) -> tuple[str, str, str, str]:
     stream = str(operation.stream)
     match operation:
         case Launch():
-            return stream, f"launch {_short(demangle(operation.kernel))}", _configuration(operation), _params(operation)
+            return stream, f"launch {_kernel(operation.kernel)}", _configuration(operation), _params(operation)
         case Memset():
             bits = 8 * operation.width_bytes
             return stream, "memset", _address(operation.target), f"{operation.count:,} x u{bits} {operation.value:#x}"
@@ -125,6 +125,18 @@ def _shape(values: Sequence[int]) -> str:
 def _dim3(dim: Dim3) -> str:
     kept = 3 if dim[2] != 1 else 2 if dim[1] != 1 else 1
     return _shape(dim[:kept])
+
+
+def _kernel(mangled: str) -> str:
+    """The qualified name with its template arguments, without result and parameter types."""
+    name = demangle(mangled).replace("(anonymous namespace)", "{anonymous}")
+    depth, end = 0, len(name)
+    for i, char in enumerate(name):
+        depth += (char == "<") - (char == ">")
+        if char == "(" and depth == 0:
+            end = i
+            break
+    return _short(name[:end].removeprefix("void "))
 
 
 def _short(name: str) -> str:

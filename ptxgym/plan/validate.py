@@ -14,7 +14,7 @@ MAX_TENSOR_MAPS = 4096
 MAX_STREAMS = 4096
 MAX_WORKSPACE_BYTES = 4 << 30
 """Sum of all workspaces: replay gives each its own range."""
-MAX_UPLOAD_BYTES = 32 << 20
+MAX_UPLOAD_BYTES = 16 << 20
 """Sum of all uploads."""
 TENSOR_MAP_BYTES = 128
 

@@ -1,6 +1,7 @@
 #include "syscalls.hpp"
 
 #include <cerrno>
+#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -9,6 +10,7 @@
 #include <linux/filter.h>
 #include <linux/futex.h>
 #include <linux/seccomp.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -38,14 +40,24 @@ public:
         code_.push_back({BPF_JMP | BPF_JEQ | BPF_K, 0, 1, static_cast<std::uint32_t>(number)});
         add(BPF_RET | BPF_K, action);
     }
-    // `action` where (argument & mask) == value, on the argument's low 32 bits; later rules decide otherwise.
-    void rule_if(int number, int argument, std::uint32_t mask, std::uint32_t value, std::uint32_t action) {
+    // Holds where (argument & mask) == value, on the argument's low 32 bits.
+    struct Condition {
+        std::size_t argument;
+        std::uint32_t mask, value;
+    };
+    // `action` where all conditions hold; later rules decide otherwise.
+    void rule_if(int number, const std::vector<Condition>& conditions, std::uint32_t action) {
+        const auto statements = static_cast<std::uint8_t>(3 * conditions.size() + 1);
         load_number();
-        code_.push_back({BPF_JMP | BPF_JEQ | BPF_K, 0, 4, static_cast<std::uint32_t>(number)});
-        add(BPF_LD | BPF_W | BPF_ABS,
-            static_cast<std::uint32_t>(offsetof(seccomp_data, args) + 8 * static_cast<std::size_t>(argument)));
-        add(BPF_ALU | BPF_AND | BPF_K, mask);
-        code_.push_back({BPF_JMP | BPF_JEQ | BPF_K, 0, 1, value});
+        code_.push_back({BPF_JMP | BPF_JEQ | BPF_K, 0, statements, static_cast<std::uint32_t>(number)});
+        std::uint8_t left = statements;
+        for (const Condition& condition : conditions) {
+            left = static_cast<std::uint8_t>(left - 3);
+            add(BPF_LD | BPF_W | BPF_ABS,
+                static_cast<std::uint32_t>(offsetof(seccomp_data, args) + 8 * condition.argument));
+            add(BPF_ALU | BPF_AND | BPF_K, condition.mask);
+            code_.push_back({BPF_JMP | BPF_JEQ | BPF_K, 0, left, condition.value});
+        }
         add(BPF_RET | BPF_K, action);
     }
     bool install(std::uint32_t otherwise) {
@@ -65,7 +77,7 @@ constexpr std::uint32_t answer(int error) { return SECCOMP_RET_ERRNO | static_ca
 // clang-format off
 constexpr int plain_calls[] = {
     SYS_read, SYS_write, SYS_writev, SYS_pread64, SYS_close, SYS_lseek, SYS_fstat,
-    SYS_mmap, SYS_mprotect, SYS_munmap, SYS_mremap, SYS_brk, SYS_madvise, SYS_membarrier,
+    SYS_mprotect, SYS_munmap, SYS_mremap, SYS_brk, SYS_madvise, SYS_membarrier,
     SYS_sched_yield, SYS_clock_gettime, SYS_clock_getres, SYS_gettimeofday,
     SYS_getrandom, SYS_getpid, SYS_getppid, SYS_gettid, SYS_getuid, SYS_geteuid, SYS_getgid, SYS_getegid, SYS_getcpu,
     SYS_sched_getaffinity, SYS_uname, SYS_sysinfo, SYS_getrusage, SYS_times,
@@ -147,7 +159,8 @@ constexpr Named process_calls[] = {
 constexpr Named other_calls[] = {
     {SYS_rt_sigaction, "rt_sigaction", -1}, {SYS_prlimit64, "prlimit64", -1}, {SYS_pipe2, "pipe2", -1},
     {SYS_seccomp, "seccomp", -1}, {SYS_bpf, "bpf", -1}, {SYS_perf_event_open, "perf_event_open", -1},
-    {SYS_shmget, "shmget", -1}, {SYS_setpriority, "setpriority", -1}, {SYS_sched_setaffinity, "sched_setaffinity", -1},
+    {SYS_mmap, "mmap with MAP_SHARED", -1}, {SYS_shmget, "shmget", -1}, {SYS_setpriority, "setpriority", -1},
+    {SYS_sched_setaffinity, "sched_setaffinity", -1},
     {SYS_timer_create, "timer_create", -1}, {SYS_setitimer, "setitimer", -1}, {425, "io_uring_setup", -1},
 };
 
@@ -187,32 +200,35 @@ RefusedSyscall describe_syscall(int number) {
 }
 
 bool install_loading_filter() {
+    constexpr std::uint32_t all = 0xffffffff;
+    const auto self = static_cast<std::uint32_t>(getpid());
     Filter filter;
     for (int number : plain_calls)
         filter.rule(number, SECCOMP_RET_ALLOW);
     for (int number : calls_by_path())
         filter.rule(number, SECCOMP_RET_ALLOW);
-    filter.rule_if(SYS_openat, 2, write_flags, O_RDONLY, SECCOMP_RET_ALLOW);
-#if defined(SYS_open)
-    filter.rule_if(SYS_open, 1, write_flags, O_RDONLY, SECCOMP_RET_ALLOW);
-#endif
     for (int number : calls_that_return_at_once())
         filter.rule(number, answer(0));
-    filter.rule_if(SYS_futex, 1, FUTEX_CMD_MASK, FUTEX_WAKE, SECCOMP_RET_ALLOW);  // waiting alone is waiting for ever
-    filter.rule(SYS_ioctl, answer(ENOTTY));                                       // isatty of the C library's streams
+    filter.rule_if(SYS_openat, {{2, write_flags, O_RDONLY}}, SECCOMP_RET_ALLOW);
+#if defined(SYS_open)
+    filter.rule_if(SYS_open, {{1, write_flags, O_RDONLY}}, SECCOMP_RET_ALLOW);
+#endif
+    filter.rule_if(SYS_mmap, {{3, MAP_SHARED, 0}}, SECCOMP_RET_ALLOW);  // the limit counts private memory only
+    filter.rule_if(SYS_futex, {{1, static_cast<std::uint32_t>(FUTEX_CMD_MASK), FUTEX_WAKE}}, SECCOMP_RET_ALLOW);
+    filter.rule(SYS_ioctl, answer(ENOTTY));  // isatty of the C library's streams
     filter.rule(SYS_fcntl, answer(EINVAL));
-    filter.rule_if(SYS_tgkill, 0, 0xffffffff, static_cast<std::uint32_t>(getpid()), SECCOMP_RET_ALLOW);  // raise, abort
+    filter.rule_if(SYS_tgkill, {{0, all, self}, {2, all, SIGABRT}}, SECCOMP_RET_ALLOW);  // abort
     // The second filter must still be installable; what it adds only takes away.
-    filter.rule_if(SYS_prctl, 0, 0xffffffff, PR_SET_SECCOMP, SECCOMP_RET_ALLOW);
-    filter.rule_if(SYS_prctl, 0, 0xffffffff, PR_SET_NO_NEW_PRIVS, SECCOMP_RET_ALLOW);
-    filter.rule_if(SYS_prlimit64, 2, 0xffffffff, 0, SECCOMP_RET_ALLOW);  // reading a limit
+    filter.rule_if(SYS_prctl, {{0, all, PR_SET_SECCOMP}}, SECCOMP_RET_ALLOW);
+    filter.rule_if(SYS_prctl, {{0, all, PR_SET_NO_NEW_PRIVS}}, SECCOMP_RET_ALLOW);
+    filter.rule_if(SYS_prlimit64, {{2, all, 0}}, SECCOMP_RET_ALLOW);  // reading a limit
     return filter.install(SECCOMP_RET_TRAP);
 }
 
 bool install_running_filter() {
     Filter filter;
     // fstat() of the C library is newfstatat with an empty path.
-    filter.rule_if(SYS_newfstatat, 3, AT_EMPTY_PATH, AT_EMPTY_PATH, SECCOMP_RET_ALLOW);
+    filter.rule_if(SYS_newfstatat, {{3, AT_EMPTY_PATH, AT_EMPTY_PATH}}, SECCOMP_RET_ALLOW);
     for (int number : calls_by_path())
         filter.rule(number, SECCOMP_RET_TRAP);
     filter.rule(SYS_openat, SECCOMP_RET_TRAP);

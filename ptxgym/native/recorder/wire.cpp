@@ -10,7 +10,7 @@
 namespace recorder {
 namespace {
 
-constexpr std::size_t max_record_bytes = std::size_t{96} << 20;
+constexpr std::size_t max_record_bytes = std::size_t{64} << 20;
 constexpr int quiet_fd = 100;  // out of the way of descriptors that host code might close by mistake
 
 int record_fd = 1;
@@ -107,7 +107,7 @@ void Line::send() {
     sent_bytes += text_.size();
     if (sent_bytes > max_record_bytes) {
         fail_in_handler("plan.record_limit",
-                        "the host code asked for more than 96 MiB of recorded operations and uploads");
+                        "the host code asked for more than 64 MiB of recorded operations and uploads");
     }
     if (!write_all(text_.data(), text_.size())) _exit(121);
 }
