@@ -188,7 +188,12 @@ def _job(build: Build, plan: LaunchPlan, options: RunOptions) -> Job:
 
 
 def _resident_ctas(build: Build, launch: Launch) -> int:
-    """CTAs of a launch that the task's GPU holds at a time; matters where CTAs wait for each other."""
+    """CTAs of a launch that the task's GPU holds at a time; 0 (all) for a build that says nothing of its resources.
+
+    Matters where CTAs wait for each other.
+    """
+    if not build.kernels:
+        return 0
     resources = build.kernel(launch.kernel)
     threads = launch.block[0] * launch.block[1] * launch.block[2]
     warps = (threads + 31) // 32
