@@ -49,7 +49,7 @@ def gather(
         arch: gives the families that count.
         case: the shape that was run.
         execution: the run.
-        correct: whether the submission's outputs are right; without that nothing is `target_ok`.
+        correct: whether outputs are right and no finding is an error; without that nothing is `target_ok`.
         ablation: `depends`, `independent` or None (not run).
         source: where the counts come from: `emulator` or `ncu`.
     """
@@ -59,6 +59,8 @@ def gather(
     other = sum(row.multiply_adds for name, row in families.items() if name not in arch.matrix_families)
     coverage = min(1.0, target / required)
     problem = _problem(arch, families, required, target, other, ablation)
+    if problem is None and not correct:
+        problem = "the kernel is not correct"
     return Evidence(
         source=source,
         workload=case.name.partition("/")[0],
@@ -66,7 +68,7 @@ def gather(
         target_multiply_adds=target,
         other_multiply_adds=other,
         coverage=coverage,
-        target_ok=correct and problem is None,
+        target_ok=problem is None,
         families=families,
         tma_bytes=execution.tma_bytes,
         ablation=ablation,

@@ -83,7 +83,8 @@ def judge(
         for expected, execution in zip(cases, executions, strict=True)
     ]
     outputs = tuple(_worst(task, tensor.name, cases, compared) for tensor in task.outputs)
-    correct = all(output.ok for output in outputs)
+    clean = not any(finding.severity is Severity.ERROR for finding in findings)
+    correct = clean and all(output.ok for output in outputs)
     evidence, notes = None, []
     if source == "none":
         notes.append("executed instructions were not counted, so nothing says which did the arithmetic")

@@ -37,7 +37,7 @@ def gather(
         ({"wgmma": 1.0, "fma": 0.1}, True, None, True, None),
         ({"wgmma": 1.0, "fma": 0.11}, True, None, False, "fma and other instructions did 11%"),
         ({"wgmma": 1.0, "mma_sync": 1.0}, True, None, False, "mma.sync and other instructions did 100%"),
-        ({"wgmma": 1.0}, False, None, False, None),
+        ({"wgmma": 1.0}, False, None, False, "the kernel is not correct"),
         ({"wgmma": 1.0}, True, "independent", False, "does not depend on what wgmma computes"),
         ({"mma_sync": 1.0}, True, None, False, "no wgmma instruction executed; mma.sync did 100%"),
         ({"fma": 1.0}, True, None, False, "no wgmma instruction executed; fma did 100%"),

@@ -74,6 +74,7 @@ def test_only_errors_change_the_status(
     assert (found.status, found.score) == (status, points)
     assert found.code == ("proxy.missing_fence" if severity is Severity.ERROR else "judge.ok")
     assert found.findings[0].count == len(drawn.cases)
+    assert found.evidence.target_ok is (status is Status.OK)
 
 
 def test_findings_of_adversarial_schedules_count_and_their_numbers_do_not(
