@@ -12,23 +12,23 @@ from ptxgym.device.emulator.ptx import parse_module
 
 WIDTHS = {"16": "b16", "32": "b32", "64": "b64", "128": "b128", "p": "pred"}
 FIELDS = ("d", "d2", "a", "b", "c", "e")
-_DECLARATIONS = "".join(
+DECLARATIONS = "".join(
     f".reg .{kind} {', '.join(f'{field}{width}' for field in FIELDS)};\n" for width, kind in WIDTHS.items()
 ) + (
     ".reg .b32 v<256>; .reg .b16 vh<8>; .reg .b64 vd<8>; .reg .b128 vq<2>;\n"
     ".reg .b32 x<16>; .reg .b64 xd<8>; .reg .b16 xh<8>;\n"
 )
-_HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
+HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
 
 
 def kernel(body: str, head: str = "", params: str = "") -> str:
     """A module with one kernel `k` around `body`."""
-    return f"{_HEAD}{head}\n.visible .entry k({params})\n{{\n{body}\n}}\n"
+    return f"{HEAD}{head}\n.visible .entry k({params})\n{{\n{body}\n}}\n"
 
 
 def around(instruction: str) -> str:
     """A module whose kernel `k` holds `instruction` after the declarations."""
-    return kernel(f"{_DECLARATIONS}LABEL:\n{instruction};\nret;\nTABLE: .branchtargets LABEL, LABEL;\n")
+    return kernel(f"{DECLARATIONS}LABEL:\nTABLE: .branchtargets LABEL, LABEL;\n{instruction};\nret;\n")
 
 
 @dataclass(frozen=True)

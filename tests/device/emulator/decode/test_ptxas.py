@@ -1,0 +1,35 @@
+"""The table of accepted forms is real PTX: the vendor's assembler takes every line of it for sm_90a."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+from ptxgym.build import find_toolchain
+from tests.device.emulator.decode.instances import LINES
+from tests.device.emulator.decode.support import DECLARATIONS, HEAD
+
+NEWER = {"ld.global.v8.b32 {v0, v1, v2, v3, v4, v5, v6, v7}, [a64]"}
+"""Forms of sm_100 that the decoder takes as well."""
+
+
+def test_ptxas_takes_every_accepted_form(tmp_path: Path) -> None:
+    instructions = [instruction for instruction, _ in LINES if instruction not in NEWER]
+    text = HEAD
+    for number, instruction in enumerate(instructions):
+        body = f"LABEL:\nTABLE: .branchtargets LABEL, LABEL;\n{instruction};\nret;"
+        text += f".visible .entry k{number}()\n{{\n{DECLARATIONS}{body}\n}}\n"
+    source = tmp_path / "accepted.ptx"
+    source.write_text(text)
+    ptxas = find_toolchain().root / "bin" / "ptxas"
+    done = subprocess.run(
+        [ptxas, "-arch=sm_90a", "-O0", source, "-o", tmp_path / "accepted.cubin"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = text.splitlines()
+    errors = [f"{lines[int(line) - 1]} {what}" for line, what in re.findall(r"line (\d+); error\s*: (.*)", done.stderr)]
+    assert not errors
+    assert done.returncode == 0, done.stderr[:2000]
