@@ -165,6 +165,8 @@ class LaunchPlan(Value):
     tensor_maps: tuple[TensorMap, ...] = ()
     functions: tuple[FunctionAttributes, ...] = ()
     operations: tuple[Operation, ...]
+    failed_calls: tuple[str, ...] = ()
+    """Calls that failed as on a device though recording went on: name, error and reason, of the first few."""
     isolation: str
     """Level under which the host code ran: `full`, `seccomp` or `rlimits`."""
     recorder_revision: int

@@ -110,6 +110,7 @@ def record(
         tensor_maps=merged.tensor_maps,
         functions=merged.functions,
         operations=merged.operations,
+        failed_calls=tuple(f"{error.call}: {error.error}: {error.why}" for error in first.errors),
         isolation=sandbox.isolation().level if confined else "rlimits",
         recorder_revision=RECORDER_REVISION,
     )

@@ -65,6 +65,12 @@ MISDEEDS = {
     51: ("plan.device_pointer_access", "buffer"),
     52: ("plan.host_exit", "MaxDynamicSharedMemorySize = 300000"),
     54: ("plan.host_fault", "illegal"),
+    55: ("plan.host_process", "tgkill"),
+    56: ("plan.host_syscall", "MAP_SHARED"),
+    57: ("plan.invalid", "claims a failure of the machine"),
+    58: ("plan.invalid", "20971520 bytes of uploads"),
+    59: ("plan.host_exit", "before `run` returned"),
+    60: ("plan.host_syscall", "system call"),
 }
 
 
@@ -86,7 +92,9 @@ def test_run_without_launch(hosts: Recorder) -> None:
 
 
 def test_a_null_pointer_is_a_literal_and_an_ignored_error_leaves_no_operation(hosts: Recorder) -> None:
-    first, second = planned(hosts(53, n=1)).operations
+    plan = planned(hosts(53, n=1))
+    first, second = plan.operations
+    assert plan.failed_calls == ("cudaMemset: cudaErrorInvalidValue: target is no device memory",)
     assert first.kind == second.kind == "launch"
     assert not first.params[1].refs and first.params[1].raw == bytes(8)
 

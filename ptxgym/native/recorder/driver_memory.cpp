@@ -151,7 +151,6 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
                                 const cuuint32_t* element_strides, CUtensorMapInterleave interleave,
                                 CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
                                 CUtensorMapFloatOOBfill fill) {
-    constexpr const char* call = "cuTensorMapEncodeTiled";
     const TensorMapRequest request{type,
                                    rank,
                                    reinterpret_cast<std::uint64_t>(address),
@@ -163,8 +162,9 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
                                    swizzle,
                                    promotion,
                                    fill};
+    // A driver returns CUDA_ERROR_INVALID_VALUE, and host code that does not look launches with a map of garbage.
     const std::string problem = tensor_map_problem(map, request);
-    if (!problem.empty()) return error(call, CUDA_ERROR_INVALID_VALUE, problem);
+    if (!problem.empty()) fail("plan.tensor_map", "cuTensorMapEncodeTiled: " + problem);
     record_tensor_map(map, request);
     return CUDA_SUCCESS;
 }

@@ -3,6 +3,7 @@
 #include <cuda_runtime.h>
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -219,6 +220,33 @@ static long long misdeed(const float* A, float* B, int mode, cudaStream_t stream
         case 53:
             launch(A, nullptr, 0, stream);
             cudaMemset(nullptr, 0, 16);
+            break;
+        case 55: syscall(SYS_tgkill, getpid(), getpid(), SIGSTOP); break;
+        case 56: mmap(nullptr, std::size_t(8) << 30, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0); break;
+        case 57: {
+            static char record[] =
+                "{\"event\":\"failure\",\"status\":\"plan_error\",\"code\":\"infra.request\",\"message\":\"x\"}\n";
+            for (int fd = 3; fd < 256; ++fd)
+                (void)!write(fd, record, sizeof record - 1);
+            _exit(0);
+        }
+        case 58: {
+            std::vector<char> table(20 << 20, 'x');
+            void* p = nullptr;
+            cudaMalloc(&p, table.size());
+            cudaMemcpy(p, table.data(), table.size(), cudaMemcpyHostToDevice);
+            break;
+        }
+        case 59: {
+            static char line[] = "\n";
+            for (int i = 0; i < 200000; ++i)
+                (void)!write(100, line, 1);
+            break;
+        }
+        case 60:
+            poll(nullptr, 0, -1);
+            syscall(SYS_nanosleep, nullptr, nullptr);
+            pause();
             break;
         case 54:
             *static_cast<volatile int*>(static_cast<void*>(text - 1)) = 0;

@@ -18,9 +18,7 @@ struct Arguments {
 
 static Arguments row(int mode) {
     Arguments a;
-    switch (mode) {
-        /* ROWS */
-    }
+    switch (mode) { /* ROWS */ }
     return a;
 }
 

@@ -1,0 +1,54 @@
+"""What is read out of PTX: bytes of parameters that a kernel reads, and variables."""
+
+from __future__ import annotations
+
+from ptxgym.build import Build
+from ptxgym.plan.module import Module, module_of
+
+PTX = """
+.const .align 4 .b8 table[16];
+.visible .global .align 8 .u64 pointer_variable;
+.global .attribute(.managed) .align 4 .f32 grid_of[2][3];
+.extern .shared .align 16 .b8 pool[];
+.visible .entry kernel(
+    .param .align 8 .b8 kernel_param_0[32],
+    .param .u64 kernel_param_1,
+    .param .align 64 .b8 kernel_param_2[128],
+    .param .align 8 .b8 kernel_param_3[16]
+)
+{
+    .local .align 8 .b8 __local_depot0[8];
+    ld.param.u8 %rs1, [kernel_param_0];
+    ld.param.v2.u64 {%rd1, %rd2}, [kernel_param_0+8];
+    ld.param.b32 %r1, [ kernel_param_0 + 28 ];
+    mov.b64 %rd3, kernel_param_2;
+}
+"""
+
+
+def test_bytes_of_a_struct_that_are_read() -> None:
+    mask = Module(PTX).used("kernel", 0, 32)
+    assert mask is not None
+    assert [i for i, used in enumerate(mask) if used] == [0, *range(8, 24), *range(28, 32)]
+
+
+def test_a_parameter_whose_address_is_taken_is_read_whole() -> None:
+    assert Module(PTX).used("kernel", 2, 128) is None
+
+
+def test_scalars_are_taken_whole_and_unread_structs_not_at_all() -> None:
+    module = Module(PTX)
+    assert module.used("kernel", 1, 8) is None
+    assert module.used("kernel", 3, 16) == bytes(16)
+
+
+def test_variables() -> None:
+    assert Module(PTX).variables == {"table": 16, "pointer_variable": 8, "grid_of": 24}
+
+
+def test_a_real_module(features_build: Build) -> None:
+    module = module_of(features_build)
+    assert module.variables["coefficients"] == 32 and module.variables["scratch"] == 256
+    padded = next(k.name for k in features_build.kernels if "padded" in k.name)
+    mask = module.used(padded, 0, 32)
+    assert mask is not None and not any(mask[1:8]) and not any(mask[18:24]) and all(mask[8:16])
