@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import json
 import os
 import re
@@ -24,6 +25,7 @@ import stat
 import tempfile
 import threading
 import time
+import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -73,6 +75,16 @@ def default_root() -> Path:
     return (Path(base) if base and Path(base).is_absolute() else Path.home() / ".cache") / "ptxgym"
 
 
+@functools.lru_cache(maxsize=4)
+def _opened(root: Path) -> Cache:
+    return Cache(root)
+
+
+def default_cache() -> Cache:
+    """Return the cache at `default_root()`, one object per root and process; raises as `Cache`."""
+    return _opened(default_root())
+
+
 class Cache:
     """A content-addressed cache of folders, safe under concurrent processes, threads and kills."""
 
@@ -86,6 +98,7 @@ class Cache:
         self.root = Path(root).absolute() if root is not None else default_root()
         self.max_bytes = max_bytes
         self._leases: OrderedDict[Path, int] = OrderedDict()
+        weakref.finalize(self, _close_all, self._leases)
         self._staged: dict[Path, int] = {}
         self._mutex = threading.RLock()
         self._published_since_trim = 0
@@ -215,8 +228,7 @@ class Cache:
     def close(self) -> None:
         """Give up the leases of this process, except those taken for ever."""
         with self._mutex:
-            while self._leases:
-                os.close(self._leases.popitem()[1])
+            _close_all(self._leases)
 
     def clear(self) -> int:
         """Remove every entry that no process has in use; return the number removed."""
@@ -304,6 +316,11 @@ class Cache:
             due = not known or (self._estimated_bytes or 0) > self.max_bytes
         if due:
             self.trim()
+
+
+def _close_all(leases: OrderedDict[Path, int]) -> None:
+    while leases:
+        os.close(leases.popitem()[1])
 
 
 @contextlib.contextmanager

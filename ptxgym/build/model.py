@@ -41,6 +41,7 @@ class Build:
     cubin: Path
     ptx: Path
     sass: Path
+    """Written by `ptxgym.build.disassemble` when somebody asks for it."""
     compiler: str
     """Such as `nvcc 13.0.88`."""
     flags: tuple[str, ...]

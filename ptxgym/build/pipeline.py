@@ -19,7 +19,7 @@ from ptxgym.build.resources import kernel_resources
 from ptxgym.build.text import literal_foreign_path
 from ptxgym.build.toolchain import find_toolchain
 from ptxgym.build.unconfined import foreign_file_in, has_host_assembly
-from ptxgym.cache import Cache
+from ptxgym.cache import Cache, default_cache
 from ptxgym.sandbox import isolation
 from ptxgym.verdict import Diagnostic, Failure
 
@@ -68,7 +68,7 @@ def build(
     """
     toolchain = find_toolchain()
     host, host_version = native.host_compiler()
-    cache = cache or Cache()
+    cache = cache or default_cache()
     key = build_key(text, declaration=declaration, arch=arch, compiler=f"{toolchain.name}, {host_version}")
     found = cache.get(_KIND, key)
     if found is not None:

@@ -15,6 +15,7 @@ from ptxgym.errors import ToolchainError
 
 INSTALL = 'install the compiler wheels with `pip install "ptxgym[toolchain]"` (CUDA 13.0), or set CUDA_HOME'
 MINIMUM = (13, 0)
+SYSTEM_ROOT = Path("/usr/local/cuda")
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def _candidates() -> list[tuple[str, Path]]:
     on_path = shutil.which("nvcc")
     if on_path:
         roots.append(("system", _root_of(Path(on_path))))
-    roots.append(("system", Path("/usr/local/cuda")))
+    roots.append(("system", SYSTEM_ROOT))
     return [(source, root.resolve()) for source, root in roots if root.is_dir()]
 
 

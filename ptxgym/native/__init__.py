@@ -35,7 +35,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from ptxgym.cache import Cache
+from ptxgym.cache import Cache, default_cache
 from ptxgym.errors import ContentError, InfrastructureError, ToolchainError, UnknownNameError
 from ptxgym.verdict import Value
 
@@ -147,7 +147,7 @@ def build(target: Target, *, cache: Cache | None = None, report: Callable[[str],
         ToolchainError: if there is no C++ compiler, or no CUDA headers where they are needed.
         InfrastructureError: if a source does not compile or link; the message holds the compiler's output.
     """
-    cache = cache or Cache()
+    cache = cache or default_cache()
     compiler, version = host_compiler()
     flags = [*COMMON_FLAGS, *target.compile_flags, f"-I{target.folder}", *(f"-I{NATIVE / n}" for n in target.include)]
     identity = [version, cpu(), *COMMON_FLAGS, *target.compile_flags]

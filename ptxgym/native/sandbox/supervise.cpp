@@ -43,6 +43,7 @@ void say(int fd, const std::string& line) {
         if (options.filesystem == Filesystem::name_space) restrict_by_mount_namespace(options);
         if (options.filesystem == Filesystem::landlock) restrict_by_landlock(options);
         drop_capabilities();
+        if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) fail("PR_SET_PDEATHSIG");  // a new user namespace resets it
         set_limits(options);
         if (options.seccomp) install_seccomp(options);
         execvp(options.command[0], options.command.data());
@@ -57,7 +58,7 @@ void say(int fd, const std::string& line) {
 std::map<pid_t, pid_t> all_parents() {
     std::map<pid_t, pid_t> parents;
     DIR* proc = opendir("/proc");
-    if (proc == nullptr) return parents;
+    if (proc == nullptr) return parents;  // then only the group of the command can be killed
     while (const dirent* item = readdir(proc)) {
         const pid_t pid = std::atoi(item->d_name);
         if (pid <= 0) continue;
@@ -97,8 +98,9 @@ std::set<pid_t> descendants() {
 // Kills until no child is left. A killed process cannot fork and its children become ours, so every round sees all
 // that were alive at its start; scanning is far faster than forking, so even a fork bomb runs dry.
 void kill_tree(pid_t command_group, rusage& usage) {
+    const bool proc_mounted = access("/proc/self/stat", R_OK) == 0;
     for (;;) {
-        kill(-command_group, SIGKILL);
+        if (!proc_mounted) kill(-command_group, SIGKILL);
         for (pid_t pid : descendants()) kill(pid, SIGKILL);
         pid_t reaped;
         while ((reaped = wait4(-1, nullptr, WNOHANG, &usage)) > 0) {}
