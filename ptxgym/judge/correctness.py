@@ -8,8 +8,8 @@ zero carry the error of their terms, and a bound relative to the element would r
 The budget is `FACTOR` × the error of FP32 accumulation with one rounding to nearest, plus the task's own bound on what
 FP32 accumulation may lose, in any order, by truncating accumulators too. A correct GEMM lies at 0.66 of its budget on
 every draw (60 secrets: 0.661 to 0.667); rounding toward zero at 1.3, a gain error of 0.3 % at 1.2 to 1.7, of 1 % at 4,
-partial sums kept in BF16 for steps of 16 at 2.5. Two BF16 partial sums (error × √2) stay just inside on real numbers. On
-the small-integer draw every sum is exact in FP32, so each result that BF16 can hold must be exact: there they fail.
+sums kept in BF16 between steps of 16 at 2.5. Two BF16 partial sums (error × √2) stay just inside on real numbers. On
+small integers every sum is exact in FP32, so each result that BF16 can hold must be exact: there they fail.
 """
 
 from __future__ import annotations
