@@ -30,6 +30,7 @@ _KIND = r"(?P<kind>catastrophic error|fatal error|internal error|error|warning|n
 _FRONT_END = re.compile(rf"(?P<file>[^\s(][^(\n]*)\((?P<line>\d+)\): {_KIND}(?P<number> #\d+(?:-D)?)?: (?P<message>.*)")
 _END_OF_SOURCE = re.compile(rf"At end of source: {_KIND}(?P<number> #\d+(?:-D)?)?: (?P<message>.*)")
 _HOST = re.compile(rf"(?P<file>[^\s:][^:\n]*):(?P<line>\d+):(?:(?P<column>\d+):)? {_KIND}: (?P<message>.*)")
+_INCLUDED_FROM = re.compile(rf"(?:In file included| +) from {re.escape(SUBMISSION_FILE)}:(\d+)[,:]")
 _HOST_NO_LINE = re.compile(rf"(?:cc1plus|cc1|ld|as|collect2|nvcc)\s*:? *{_KIND}\s*: (?P<message>.*)")
 _PTXAS = re.compile(r"ptxas (?:\S+, line (?P<line>\d+); )?(?P<kind>error|fatal|warning|info)\s*: (?P<message>.*)")
 _PTXAS_CODE = re.compile(r"\(C\d+\)")
@@ -152,10 +153,13 @@ def _line_from_context(context: list[str]) -> int | None:
 
 def _parse(said: list[str], ptx: _PtxLines | None) -> Iterator[_Raw]:
     at = 0
+    included_at = None
     while at < len(said):
         text = said[at]
         at += 1
-        if match := _PTXAS.match(text):
+        if match := _INCLUDED_FROM.match(text):
+            included_at = match.group(1)
+        elif match := _PTXAS.match(text):
             raw = _from_ptxas(match, ptx)
             if raw is not None:
                 yield raw
@@ -171,8 +175,10 @@ def _parse(said: list[str], ptx: _PtxLines | None) -> Iterator[_Raw]:
         elif match := _HOST.match(text):
             severity = _SEVERITIES.get(match["kind"].lower(), Severity.ERROR)
             column = int(match["column"]) if match["column"] else None
-            message = _WARNING_FLAG.sub("", match["message"])
-            yield _Raw(match["file"], int(match["line"]), column, severity, message)
+            raw = _Raw(match["file"], int(match["line"]), column, severity, _WARNING_FLAG.sub("", match["message"]))
+            if raw.file != SUBMISSION_FILE and included_at is not None:
+                raw.context.append(f"included at line {included_at} of {SUBMISSION_FILE}")
+            yield raw
         elif match := _HOST_NO_LINE.match(text):
             severity = _SEVERITIES.get(match["kind"].lower(), Severity.ERROR)
             yield _Raw(None, None, None, severity, match["message"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,6 +80,7 @@ def compile_unit(
     """
     source = folder / "kernel.cu"
     source.write_bytes(unit.encode())
+    os.utime(source, (0, 0))  # __TIMESTAMP__
     temporary = folder / "tmp"
     temporary.mkdir()
     completed = run(

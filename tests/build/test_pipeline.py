@@ -81,7 +81,8 @@ def test_undefined_driver_calls_are_allowed(compile_text):
 
 
 def test_equal_texts_give_equal_bytes(tmp_path):
-    text = HEAD + "namespace {\n" + KERNEL + "}\n" + RUN
+    clock = "extern const char clock_text[];\nconst char clock_text[] = __DATE__ __TIME__ __TIMESTAMP__;\n"
+    text = HEAD + clock + "namespace {\n" + KERNEL + "}\n" + RUN
     options = {"declaration": DECLARATION, "arch": "sm_90a"}
     first, second = (build(text, cache=Cache(tmp_path / name), **options) for name in ("one", "two"))
     assert first.key == second.key
