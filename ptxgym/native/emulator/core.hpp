@@ -187,7 +187,7 @@ struct Mbar {
   bool valid = false;
   uint32_t index = 0;      // position in Cta::mbars
 };
-constexpr uint64_t MBAR_TAG = 0x6d62'6172'0000'0000ull;  // | index
+constexpr uint64_t MBAR_TAG = 0x6d62'6172'a55a'0000ull;  // | index; no half of it is a likely plain value
 
 struct NamedBarrier {
   uint32_t arrived = 0;    // threads

@@ -1,0 +1,241 @@
+"""Named barriers, mbarriers, polling and deadlocks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ptxgym.device.emulator.core import Outcome
+from tests.device.emulator.core.harness import Run, kernel, program, run
+
+STORE = "mul.wide.u32 %rd9, %r3, 4; add.s64 %rd9, %rd0, %rd9; st.global.u32 [%rd9], %r20;"
+SCHEDULES = [{"schedule": "fair"}, {"schedule": "lazy"}, *({"schedule": "random", "seed": s} for s in range(4))]
+WARP = "shr.u32 %r30, %r0, 5;"
+
+
+def go(body: str, block: int = 64, **shape: object) -> Run:
+    return run(kernel(f"{body}\n{STORE}"), {"out": np.zeros(block, "<u4")}, block=block, **shape)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_barrier_orders_a_reversal_through_shared_memory(schedule: dict[str, object]) -> None:
+    body = """
+      .shared .align 4 .b8 sm[512]; mov.u32 %r10, sm; shl.b32 %r11, %r0, 2; add.u32 %r12, %r10, %r11; st.shared.u32 [%r12], %r0;
+      bar.sync 0; sub.u32 %r13, 508, %r11; add.u32 %r13, %r10, %r13; ld.shared.u32 %r20, [%r13];
+    """
+    done = go(body, 128, **schedule)
+    assert done.codes == [] and done.words().tolist() == list(range(127, -1, -1))
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_arrive_without_waiting(schedule: dict[str, object]) -> None:
+    """Warp 0 produces and only arrives; warp 1 waits for 64 threads."""
+    body = f"""
+      .shared .align 4 .b8 sm[4]; {WARP} setp.eq.u32 %p1, %r30, 0; mov.u32 %r20, 1; @!%p1 bra CONSUMER;
+      st.shared.u32 [sm], 42; bar.arrive 3, 64; bra DONE;
+    CONSUMER: bar.sync 3, 64; ld.shared.u32 %r20, [sm];
+    DONE:
+    """
+    done = go(body, **schedule)
+    assert done.words().tolist() == [1] * 32 + [42] * 32
+
+
+def test_barrier_reductions() -> None:
+    body = """
+      setp.lt.u32 %p1, %r0, 40; bar.red.popc.u32 %r20, 0, %p1; bar.red.and.pred %p2, 0, %p1; bar.red.or.pred %p3, 0, %p1; bar.red.and.pred %p4, 0, !%p3;
+      selp.b32 %r11, 100, 0, %p2; add.u32 %r20, %r20, %r11; selp.b32 %r11, 200, 0, %p3; add.u32 %r20, %r20, %r11; selp.b32 %r11, 400, 0, %p4; add.u32 %r20, %r20, %r11;
+    """
+    assert go(body).words().tolist() == [240] * 64
+
+
+def test_partial_last_warp_counts_as_a_whole() -> None:
+    assert go("bar.sync 1, 64; mov.u32 %r20, 1;", 40).words().tolist() == [1] * 40
+    assert go("barrier.sync 1, 64; mov.u32 %r20, 1;", 40).words().tolist() == [1] * 40
+    assert go("bar.sync 0; mov.u32 %r20, 1;", 40).words().tolist() == [1] * 40
+
+
+def test_unaligned_barrier_counts_threads() -> None:
+    body = "and.b32 %r10, %r0, 1; setp.eq.u32 %p1, %r10, 0; mov.u32 %r20, 3; @%p1 bra EVEN; barrier.sync 2; bra DONE;\nEVEN: barrier.sync 2; mov.u32 %r20, 4;\nDONE:"
+    assert go(body).words().tolist() == [4, 3] * 32
+
+
+def test_barrier_misuse() -> None:
+    assert go("bar.sync 16;").fatal == "barrier.bad_id"
+    assert go("bar.sync 1, 33;").fatal == "barrier.bad_count"
+    body = f"{WARP} setp.eq.u32 %p1, %r30, 0; @%p1 bra A; bar.sync 1, 96; bra B;\nA: bar.sync 1, 64;\nB:"
+    assert "barrier.count_mismatch" in go(body).codes
+
+
+# ---- mbarriers
+
+INIT = ".shared .align 8 .b8 mb[16]; .shared .align 4 .b8 data[256]; setp.eq.u32 %p1, %r0, 0; mov.u32 %r10, mb;"
+
+
+def init(count: int, second: int = 1) -> str:
+    return f"{INIT} @%p1 mbarrier.init.shared::cta.b64 [%r10], {count}; @%p1 mbarrier.init.shared::cta.b64 [%r10+8], {second}; bar.sync 0;"
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_phases_and_parities(schedule: dict[str, object]) -> None:
+    """A ring of one stage, ten rounds: producer warp 0, consumer warp 1, full and empty barriers of 32 arrivals."""
+    body = f"""
+      {init(32, 32)} {WARP} setp.eq.u32 %p2, %r30, 0; mov.u32 %r11, 0; mov.u32 %r12, 0; mov.u32 %r20, 0; mov.u32 %r13, data;
+      and.b32 %r14, %r0, 31; shl.b32 %r14, %r14, 2; add.u32 %r13, %r13, %r14; @!%p2 bra CONSUMER;
+    PRODUCE:
+      xor.b32 %r15, %r12, 1;
+    W1: mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r10+8], %r15; @!%p3 bra W1;
+      mul.lo.u32 %r16, %r11, %r0; st.shared.u32 [%r13], %r16;
+      mbarrier.arrive.shared::cta.b64 %rd10, [%r10];
+      xor.b32 %r12, %r12, 1; add.u32 %r11, %r11, 1; setp.lt.u32 %p4, %r11, 10; @%p4 bra PRODUCE;
+      bra DONE;
+    CONSUMER:
+    W2: mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r10], %r12; @!%p3 bra W2;
+      ld.shared.u32 %r16, [%r13]; add.u32 %r20, %r20, %r16;
+      mbarrier.arrive.shared::cta.b64 %rd10, [%r10+8];
+      xor.b32 %r12, %r12, 1; add.u32 %r11, %r11, 1; setp.lt.u32 %p4, %r11, 10; @%p4 bra CONSUMER;
+    DONE:
+    """
+    done = go(body, **schedule)
+    assert done.launch.outcome == Outcome.OK and [c for c in done.codes if not c.startswith("mbarrier.init")] == []
+    assert done.words().tolist() == [0] * 32 + [45 * t for t in range(32)]
+    text = kernel(f"{body}\n{STORE}")
+    form = "mbarrier.try_wait.parity.shared::cta.b64"
+    assert done.count(program(text), form) == (20, 640), "every wait counts once, when it succeeds"
+
+
+def test_state_tokens_and_pending_counts() -> None:
+    body = f"""
+      {init(64)} mbarrier.arrive.shared::cta.b64 %rd10, [%r10]; mbarrier.pending_count.b64 %r20, %rd10;
+    W: mbarrier.try_wait.shared::cta.b64 %p3, [%r10], %rd10; @!%p3 bra W;
+    """
+    done = go(body)
+    assert sorted(done.words().tolist()) == list(range(1, 65)), "each arrival saw one fewer missing"
+
+
+def test_a_token_of_an_earlier_phase_stays_complete() -> None:
+    body = f"""
+      {init(32)} mbarrier.arrive.shared::cta.b64 %rd10, [%r10]; mbarrier.arrive.shared::cta.b64 %rd11, [%r10]; mbarrier.arrive.shared::cta.b64 %rd11, [%r10];
+      mbarrier.test_wait.shared::cta.b64 %p3, [%r10], %rd10; selp.b32 %r20, 1, 0, %p3; mbarrier.test_wait.shared::cta.b64 %p3, [%r10], %rd11;
+      selp.b32 %r11, 2, 0, %p3; add.u32 %r20, %r20, %r11;
+    """
+    assert go(body, 32).words().tolist() == [3] * 32
+
+
+def test_transaction_bytes_hold_a_phase_back() -> None:
+    body = f"""
+      {init(1)} mov.u32 %r20, 0; @!%p1 bra DONE;
+      mbarrier.arrive.expect_tx.shared::cta.b64 %rd10, [%r10], 48;
+      mbarrier.test_wait.parity.shared::cta.b64 %p3, [%r10], 0; selp.b32 %r20, 1, 0, %p3;
+      mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%r10], 16;
+      mbarrier.test_wait.parity.shared::cta.b64 %p3, [%r10], 0; selp.b32 %r11, 2, 0, %p3; add.u32 %r20, %r20, %r11;
+      mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%r10], 32;
+      mbarrier.test_wait.parity.shared::cta.b64 %p3, [%r10], 0; selp.b32 %r11, 4, 0, %p3; add.u32 %r20, %r20, %r11;
+    DONE:
+    """
+    assert go(body, 32).words()[0] == 4
+
+
+def test_dropped_arrivals_lower_the_next_phases() -> None:
+    body = f"""
+      {init(3)} mov.u32 %r20, 0; @!%p1 bra DONE;
+      mbarrier.arrive.shared::cta.b64 %rd10, [%r10], 2; mbarrier.arrive_drop.shared::cta.b64 %rd10, [%r10];
+      mbarrier.arrive.shared::cta.b64 %rd10, [%r10]; mbarrier.arrive.shared::cta.b64 %rd10, [%r10];
+      mbarrier.test_wait.parity.shared::cta.b64 %p3, [%r10], 1; selp.b32 %r20, 1, 0, %p3;
+    DONE:
+    """
+    assert go(body, 32).words()[0] == 1
+
+
+def test_a_polling_thread_lets_the_others_work() -> None:
+    """test_wait does not block: warp 1 polls until warp 0 arrives after a long loop."""
+    body = f"""
+      {init(32)} {WARP} setp.eq.u32 %p2, %r30, 0; mov.u32 %r20, 0; mov.u32 %r11, 0; @!%p2 bra POLL;
+    LONG: add.u32 %r11, %r11, 1; setp.lt.u32 %p3, %r11, 20000; @%p3 bra LONG;
+      mbarrier.arrive.shared::cta.b64 %rd10, [%r10]; bra DONE;
+    POLL: add.u32 %r20, %r20, 1; mbarrier.test_wait.parity.shared::cta.b64 %p4, [%r10], 0; @!%p4 bra POLL;
+    DONE:
+    """
+    done = go(body)
+    assert done.launch.outcome == Outcome.OK and (done.words()[32:] > 1).all()
+
+
+def test_a_failed_try_wait_returns_when_nothing_else_can_run() -> None:
+    """The thread peeks at a barrier that only it can complete: the hardware's time limit ends the wait."""
+    body = f"""
+      {init(1)} mov.u32 %r20, 0; @!%p1 bra DONE;
+      mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r10], 0; selp.b32 %r20, 1, 0, %p3;
+      mbarrier.arrive.shared::cta.b64 %rd10, [%r10];
+    W: mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r10], 0; @!%p3 bra W; add.u32 %r20, %r20, 10;
+    DONE:
+    """
+    done = go(body, 32)
+    assert done.launch.outcome == Outcome.OK and done.words()[0] == 10
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (f"{INIT} mbarrier.arrive.shared::cta.b64 %rd10, [%r10];", "mbarrier.uninitialised"),
+        (f"{init(4)} @%p1 st.shared.u32 [%r10], 0; bar.sync 0; mbarrier.arrive.shared::cta.b64 %rd10, [%r10];", "mbarrier.overwritten"),
+        (f"{init(4)} @%p1 mbarrier.inval.shared::cta.b64 [%r10]; bar.sync 0; mbarrier.arrive.shared::cta.b64 %rd10, [%r10];", "mbarrier.uninitialised"),
+        (f"{INIT} @%p1 mbarrier.init.shared::cta.b64 [%r10+4], 1;", "memory.misaligned"),
+        (f"{INIT} @%p1 mbarrier.init.shared::cta.b64 [%r10], 0;", "mbarrier.bad_count"),
+    ],
+)  # fmt: skip
+def test_mbarrier_misuse_ends_the_launch(body: str, code: str) -> None:
+    assert go(body).fatal == code
+
+
+def test_more_arrivals_than_the_count() -> None:
+    done = go(f"{init(20)} mbarrier.arrive.shared::cta.b64 %rd10, [%r10];", 32)
+    assert "mbarrier.over_arrival" not in done.codes, "12 of the 20 arrivals of the next phase"
+    done = go(f"{init(20)} @%p1 mbarrier.arrive.shared::cta.b64 %rd10, [%r10], 21;", 32)
+    assert "21 arrivals in a phase that misses only 20 of 20" in done.message("mbarrier.over_arrival")
+
+
+# ---- deadlocks
+
+
+def deadlock(body: str, block: int = 64, **shape: object) -> list[str]:
+    done = go(body, block, **shape)
+    assert done.launch.outcome == Outcome.HANG
+    found = [r["message"].decode() for r in done.records if r["code"] == b"emulator.deadlock"]
+    assert done.fatal == "emulator.deadlock"
+    return found
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES[:3], ids=str)
+def test_missing_arrivals_are_counted(schedule: dict[str, object]) -> None:
+    found = deadlock(
+        f"{init(33)} mbarrier.arrive.shared::cta.b64 %rd10, [%r10];\nW: mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r10], 0; @!%p3 bra W;",
+        32,
+        **schedule,
+    )
+    assert len(found) == 1
+    assert (
+        "deadlock: warp 0 waits for parity 0 of mbarrier 0x400" in found[0]
+        and "1 of 33 arrivals missing, tx-count 0" in found[0]
+    )
+
+
+def test_bytes_that_never_come_rank_first() -> None:
+    body = f"""
+      {init(1)} {WARP} setp.eq.u32 %p2, %r30, 0; @%p2 bra STARVED;
+    W1: mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r10+8], 0; @!%p3 bra W1; bra DONE;
+    STARVED: @%p1 mbarrier.arrive.expect_tx.shared::cta.b64 %rd10, [%r10], 16;
+    W2: mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r10], 0; @!%p3 bra W2;
+    DONE:
+    """
+    found = deadlock(body)
+    assert "warp 0 waits" in found[0] and "tx-count 16 bytes that no copy delivers" in found[0]
+    assert "also waiting" in found[1] and "warp 1 waits for parity 0 of mbarrier 0x408" in found[1]
+
+
+def test_barrier_in_one_branch() -> None:
+    found = deadlock(f"{WARP} setp.eq.u32 %p2, %r30, 0; @%p2 bra DONE; bar.sync 4, 128;\nDONE:", 128)
+    assert found == ["deadlock: warps 1-3 wait at barrier 4: 96 of 128 threads arrived"]
+
+
+def test_exited_threads_do_not_count_for_a_barrier_of_the_whole_cta() -> None:
+    done = go(f"{WARP} setp.eq.u32 %p2, %r30, 0; mov.u32 %r20, 1; @%p2 exit; bar.sync 0;", 128)
+    assert done.launch.outcome == Outcome.OK
