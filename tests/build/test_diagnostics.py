@@ -44,7 +44,7 @@ MISTAKES = {
         5,
         "",
     ),
-    "a header that refuses": (HEAD + "#include <bits/dirent.h>\n" + GOOD, 2, "Never include"),
+    "a header that refuses": (HEAD + "#include <bits/dirent.h>\n" + GOOD, 2, "Never use"),
     "second line of a macro": (
         "#define TWICE(x) \\\n  x; \\\n  x\n" + kernel("  TWICE(lost);"),
         6,

@@ -327,3 +327,18 @@ def test_strict_rules_where_no_file_view_can_be_had(unconfined, compile_text, tm
     for name in ("incbin in a function", "assembler include"):
         assert compile_text(texts[name] + GOOD).code == "build.host_asm", name
     assert isinstance(compile_text(GOOD + '__device__ void f() { asm volatile("trap;"); }\n'), Build)
+
+
+@pytest.mark.skipif(isolation().namespace != "ok", reason="no mount namespaces here")
+def test_a_mount_namespace_serves_as_well(monkeypatch, compile_text, tmp_path):
+    offered = Isolation("no", 0, "ok", isolation().seccomp)
+    monkeypatch.setattr("ptxgym.sandbox.process.isolation", lambda: offered)
+    assert isinstance(compile_text(GOOD + "// in a namespace\n"), Build)
+    bait = tmp_path / "oracle.cu"
+    bait.write_text(f"int {BAIT};\n")
+    for name in ("include through a macro", "incbin"):
+        failure = compile_text(baits(bait)[name] + GOOD)
+        assert failure.code == "build.foreign_include"
+        assert BAIT not in failure.model_dump_json()
+    # Here nothing tells whether a file exists: the text compiles as if it did not.
+    assert isinstance(compile_text(baits(bait)["has_include through a macro"] + GOOD), Build)
