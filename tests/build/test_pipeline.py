@@ -223,7 +223,9 @@ def test_outside_files_cannot_be_read(compile_text, tmp_path, name):
         assert BAIT not in failure.model_dump_json()
 
 
-@pytest.mark.parametrize("path", ["/proc/self/environ", "/proc/self/cwd/kernel.cu", "/work", "/no/such/file", "../x.h"])
+@pytest.mark.parametrize(
+    "path", ["/proc/self/environ", "/proc/self/cwd/kernel.cu", "/root/.bashrc", "/no/such/file", "../x.h"]
+)
 def test_literal_paths_are_refused_alike_whether_they_exist_or_not(compile_text, path):
     for text in (f'#include "{path}"\n', f'#if __has_include("{path}")\n#endif\n'):
         assert compile_text(text + GOOD).code == "build.foreign_include"
