@@ -1,5 +1,6 @@
 # make demo   one episode on PTX-Gemm-H100, on this machine, without a GPU
-# make test   lint, types and the whole test suite
+# make test   lint, types and the test suite
+# make soak   the tests that take many minutes
 # Both make .venv first; a second run finds it ready.
 
 VENV := .venv
@@ -7,7 +8,7 @@ BIN := $(VENV)/bin
 PYTEST_FLAGS ?=
 PROJECT := pyproject.toml setup.py
 
-.PHONY: demo test lint tests test-gymnasium-1.2.2 clean
+.PHONY: demo test soak lint tests test-gymnasium-1.2.2 clean
 
 demo: $(VENV)/.demo-ready
 	@$(BIN)/ptxgym demo
@@ -21,6 +22,9 @@ lint: $(VENV)/.test-ready
 
 tests: $(VENV)/.test-ready test-gymnasium-1.2.2
 	@$(BIN)/python -m pytest $(PYTEST_FLAGS)
+
+soak: $(VENV)/.test-ready
+	@$(BIN)/python -m pytest -m slow $(PYTEST_FLAGS)
 
 # RLlib pins Gymnasium 1.2.2; the environment's tests also run on it, from a folder in front of the newest one.
 test-gymnasium-1.2.2: $(VENV)/gymnasium-1.2.2

@@ -4,20 +4,25 @@ The root folders hold content (tasks, environments, rewards …). A checkout rea
 `ptxgym/content/<folder>`. Solutions and teaching kernels stay out, so that nothing an agent can import holds an answer.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterator
 from pathlib import Path
 
-from setuptools import find_packages, setup
+from setuptools import setup
 
 CONTENT = ("agents", "configs", "envs", "knowledge", "rewards", "tasks")
+LEFT_OUT = {"solutions", "examples", "__pycache__"}
 
-present = [name for name in CONTENT if Path(name).is_dir()]
 
-setup(
-    packages=[*find_packages(include=["ptxgym", "ptxgym.*"]), *(f"ptxgym.content.{name}" for name in present)],
-    package_dir={"ptxgym": "ptxgym", **{f"ptxgym.content.{name}": name for name in present}},
-    package_data={"ptxgym": ["py.typed", "native/**/*"], **{f"ptxgym.content.{name}": ["**/*"] for name in present}},
-    exclude_package_data={
-        "": ["**/__pycache__/*", "**/*.pyc"],
-        "ptxgym.content.tasks": [f"*/{name}/**/*" for name in ("solutions", "examples")],
-    },
-)
+def folders(root: str) -> Iterator[Path]:
+    """Yield `root` and every folder below it that is shipped."""
+    for folder in sorted([Path(root), *Path(root).rglob("*")]):
+        if folder.is_dir() and not LEFT_OUT & set(folder.parts):
+            yield folder
+
+
+own = {".".join(folder.parts): str(folder) for folder in folders("ptxgym")}
+content = {".".join(("ptxgym", "content", *folder.parts)): str(folder) for name in CONTENT for folder in folders(name)}
+
+setup(packages=[*own, *content], package_dir={**own, **content}, package_data={"": ["*"]})

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 
 import ptxgym
 from ptxgym.build import Build
+from ptxgym.build.demangle import demangle_all
 from ptxgym.judge.judge import JUDGE_REVISION, Judgement
-from ptxgym.plan.model import LaunchPlan
+from ptxgym.plan.model import LaunchPlan, normalize_names
 from ptxgym.reward import score
 from ptxgym.submission import Submission
 from ptxgym.task import Task
@@ -59,7 +60,9 @@ class Dossier:
 
     def failed(self, failure: Failure, case: str = "") -> Verdict:
         """Close with the failure of a stage, on the call named `case` where it is not the first."""
-        message = f"On {case}: {failure.message}" if case else failure.message
+        message = normalize_names(demangle_all(failure.message))
+        if case:
+            message = f"On {case}: {message}"
         return Verdict(
             stage=failure.stage,
             status=failure.status,

@@ -37,7 +37,7 @@ class KernelEnv(gym.Env[Observation, str]):
     """Write a kernel, read what the compiler, the judge and the emulator say, write a better one.
 
     ## Action space
-    `Source`: one self-contained CUDA C++ file, at most 256 KiB of UTF-8. Anything else is judged too, and rejected.
+    `Source`: one self-contained CUDA C++ file, at most 256 KiB of UTF-8. Any other text is judged too, and rejected.
 
     ## Observation space
     | key | space | holds |
@@ -161,6 +161,7 @@ class KernelEnv(gym.Env[Observation, str]):
 
         Raises:
             ResetNeeded: if the episode is over or was never started.
+            UsageError: if `action` is no `str`.
         """
         if self._over:
             raise ResetNeeded("the episode is over: call reset() before step()")
@@ -195,12 +196,12 @@ class KernelEnv(gym.Env[Observation, str]):
         }
         return self._observe(action, None), 0.0, False, True, info
 
-    def _observe(self, source: object, verdict: Verdict | None) -> Observation:
+    def _observe(self, source: str, verdict: Verdict | None) -> Observation:
         evidence = verdict.evidence if verdict is not None else None
         texts = {
             "prompt": self.episode.prompt(),
             "feedback": self._feedback,
-            "source": source if isinstance(source, str) else "",
+            "source": source,
             "best_source": self.episode.best_source,
         }
         numbers = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, ValidationError
@@ -10,6 +11,8 @@ from ptxgym import content
 from ptxgym.errors import UnknownNameError, UsageError
 from ptxgym.registration import pinned_id
 from ptxgym.verdict import Value, Verdict
+
+_PINNED = re.compile(r"ptxgym/(.+)-v\d+")
 
 
 class StopRule(Value):
@@ -96,10 +99,12 @@ def load_env(name: str) -> EnvConfig:
         ContentError: if its file is malformed.
     """
     found = content.find("envs")
-    if name in found:
-        return content.load(found[name], EnvConfig, name=name)
-    configs = [content.load(path, EnvConfig, name=plain) for plain, path in found.items()]
-    for config in configs:
-        if config.pinned == name:
-            return config
-    raise UnknownNameError(content.unknown("environment", name, [*found, *(config.pinned for config in configs)]))
+    plain = name
+    if name not in found and (pinned := _PINNED.fullmatch(name)):
+        plain = next((known for known in (f"PTX-{pinned[1]}", pinned[1]) if known in found), name)
+    if plain not in found:
+        raise UnknownNameError(content.unknown("environment", name, found))
+    config = content.load(found[plain], EnvConfig, name=plain)
+    if name not in (config.name, config.pinned):
+        raise UnknownNameError(f"environment {name!r} is not of this version, which has {config.pinned!r}")
+    return config

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import os
 import threading
@@ -10,9 +11,11 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import ptxgym
 from ptxgym import pipeline
 from ptxgym.build import find_toolchain
 from ptxgym.cache import Cache
@@ -153,6 +156,10 @@ class Evaluator:
         if finalizer is not None:
             finalizer()
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return the evaluator itself: copies of what uses it, such as a Gymnasium spec, share it."""
+        return self
+
     def __enter__(self) -> Self:
         """Return the evaluator."""
         return self
@@ -179,11 +186,11 @@ class Evaluator:
                 find_toolchain()  # before anything is started, say what is missing
                 device, revision = self._chosen, None
                 if isinstance(device, str):
-                    from ptxgym.device.emulator.device import EMULATOR_REVISION, EmulatorDevice
+                    from ptxgym.device.emulator.device import EmulatorDevice
 
-                    emulator = EmulatorDevice()
+                    emulator = EmulatorDevice(cache=self._cache)
                     self._finalizer = weakref.finalize(self, emulator.close)
-                    device, revision = emulator, EMULATOR_REVISION
+                    device, revision = emulator, emulator_revision()
                 self._setting = pipeline.Setting(device, revision, self._cache or Cache(), self._random_schedules)
             return self._setting
 
@@ -195,6 +202,18 @@ class Evaluator:
         if isinstance(self._finalizer, weakref.finalize):
             self._finalizer.detach()
         self._finalizer = None
+
+
+@functools.cache
+def emulator_revision() -> str:
+    """Return 16 hex digits that change with any source file of the emulator, whatever the machine."""
+    package = Path(ptxgym.__file__).parent
+    files = [*(package / "native" / "emulator").rglob("*"), *(package / "device" / "emulator").glob("*.py")]
+    total = hashlib.sha256()
+    for file in sorted(file for file in files if file.suffix in (".cpp", ".hpp", ".def", ".py")):
+        data = file.read_bytes()
+        total.update(f"{file.name} {len(data)}\n".encode() + data)
+    return total.hexdigest()[:16]
 
 
 def check_device(name: str) -> None:

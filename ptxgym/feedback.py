@@ -67,12 +67,15 @@ def render(verdict: Verdict, source: str = "", *, cap_bytes: int = CAP_BYTES, no
         raise ValueError(f"cap_bytes must be at least 1000, not {cap_bytes}")
     quote = _Quoter(source)
     shown = [f for f in verdict.findings if notes or f.severity is not Severity.NOTE]
+    compiler = _Section("Compiler", tuple(_diagnostics(verdict.diagnostics, quote)), 0.25)
+    is_cause = any(diagnostic.severity is Severity.ERROR for diagnostic in verdict.diagnostics)
     sections = [
         _Section("", tuple(_head(verdict)), 0.15),
-        _Section("Compiler", tuple(_diagnostics(verdict.diagnostics, quote)), 0.25),
+        *((compiler,) if is_cause else ()),
         _Section("Findings", tuple(_findings(shown, quote)), 0.25),
         _Section("Outputs", tuple(_outputs(verdict.outputs)), 0.12),
         _Section("Target instructions", tuple(_evidence(verdict.evidence)), 0.1),
+        *(() if is_cause else (compiler,)),
         _Section("Launch plan", tuple((verdict.plan or "").splitlines()), 0.05),
         _Section("Printed by your kernels (not checked, not trusted)", tuple(_bars(verdict.printed)), 0.05),
         _Section("Not measured", tuple(f"- {note}" for note in verdict.notes), 0.03),
@@ -172,7 +175,7 @@ def _evidence(evidence: Evidence | None) -> Iterable[str]:
         f"(counted by {evidence.source} on workload {evidence.workload})"
     )
     if not evidence.target_ok:
-        yield f"target_ok: no. {evidence.explanation or ''}".rstrip()
+        yield f"target_ok: no: {evidence.explanation or 'the output is not right'}"
     elif evidence.ablation == "depends":
         yield (
             f"target_ok: yes; the output {evidence.ablation} on the target instructions' results"

@@ -5,6 +5,7 @@ Everything comes from content: another task or another generation needs no word 
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable
 
@@ -59,7 +60,7 @@ def _section(title: str, lines: Iterable[str]) -> str:
 
 
 def _fenced(text: str) -> tuple[str, ...]:
-    longest = max((len(run) for run in text.replace("`", " ` ").split(" ") if set(run) == {"`"}), default=0)
+    longest = max(map(len, re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return (f"{fence}cuda", text.rstrip("\n"), fence)
 

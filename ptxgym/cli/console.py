@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from enum import IntEnum
 
 from rich.console import Console
@@ -20,7 +21,10 @@ class Exit(IntEnum):
     INFRASTRUCTURE = 3
 
 
-out = Console(highlight=False, soft_wrap=True)
+WIDTH = None if sys.stdout.isatty() else 140
+"""Of tables; a pipe or a file has none of its own."""
+
+out = Console(highlight=False, soft_wrap=True, width=WIDTH)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 

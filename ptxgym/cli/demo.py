@@ -81,7 +81,8 @@ def _play(episode: Episode, task: Task, kernel: Solution, intent: str) -> None:
 
 
 def _print_turn(turn: Turn, seconds: float) -> None:
-    headline, _, rest = render(turn.verdict, turn.source, cap_bytes=SHOWN_BYTES).partition("\n")
+    shown = turn.verdict.model_copy(update={"plan": None})
+    headline, _, rest = render(shown, turn.source, cap_bytes=SHOWN_BYTES).partition("\n")
     out.print(plain(headline, f"bold {style_of(turn.verdict)}"))
     out.print(plain(rest.rstrip("\n")))
     line = Text.assemble(

@@ -1,0 +1,219 @@
+"""The commands: exit statuses, JSON, tables, and errors in one line with a way out."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ptxgym import native
+from ptxgym.cli import main
+from ptxgym.cli.verifying import mismatches
+from ptxgym.errors import InfrastructureError, ToolchainError
+from ptxgym.evaluator import Evaluator
+from ptxgym.task import Solution
+from ptxgym.verdict import Status, Verdict
+from tests.bad_kernels import BAD, host
+from tests.conftest import CHECKOUT
+
+ENV = ("--env", "PTX-Gemm-H100")
+SOLUTIONS = CHECKOUT / "tasks" / "gemm" / "solutions" / "h100"
+
+
+@dataclass(frozen=True)
+class Ran:
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
+    """Run the command line in this process."""
+
+    def call(*arguments: object) -> Ran:
+        monkeypatch.setattr(sys, "argv", ["ptxgym", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capsys.readouterr()
+        return Ran(int(ended.value.code or 0), said.out, said.err)
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("name", "score", "coverage", "family"),
+    [("oracle", 0.5, 1.0, "wgmma"), ("naive", 0.2, 0.0, "fma"), ("mma_sync", 0.2, 0.0, "mma.sync")],
+)
+def test_eval_json_of_proven_kernels(
+    run: Callable[..., Ran], name: str, score: float, coverage: float, family: str
+) -> None:
+    ran = run("eval", SOLUTIONS / f"{name}.cu", *ENV, "--json")
+    verdict = json.loads(ran.out)
+    assert (ran.code, verdict["status"], verdict["code"]) == (0, "ok", "judge.ok")
+    assert verdict["score"] == score and verdict["evidence"]["coverage"] == coverage
+    families = verdict["evidence"]["families"]
+    assert max(families, key=lambda each: families[each]["multiply_adds"]) == family
+    assert verdict["provenance"]["device"] == "emulator"
+    assert Verdict.model_validate(verdict).score == score
+
+
+def test_eval_of_a_failed_kernel_shows_the_feedback_and_exits_with_1(run: Callable[..., Ran], tmp_path: Path) -> None:
+    file = tmp_path / "kernel.cu"
+    file.write_text(str(BAD["syntax_error"]))
+    ran = run("eval", file, *ENV)
+    assert ran.code == 1
+    assert ran.out.startswith("Does not compile. [compile_error · build.syntax]\n")
+    assert "line 5 │ int x = ;" in ran.out
+    assert json.loads(run("eval", file, *ENV, "--json").out)["status"] == "compile_error"
+
+
+def test_eval_reads_standard_input_and_takes_bytes_that_are_no_text(
+    run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe kernel")))
+    ran = run("eval", "-", *ENV, "--json")
+    assert (ran.code, json.loads(ran.out)["code"]) == (1, "submission.not_text")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("eval", "missing.cu", *ENV), "cannot read missing.cu: No such file"),
+        (("eval", "/", *ENV), "cannot read /: Is a directory"),
+        (("eval", "x.cu", "--env", "PTX-Gem-H100"), "did you mean 'PTX-Gemm-H100'"),
+        (("eval", __file__, *ENV, "--device", "cuda"), "'cuda' is not part of this version"),
+        (("eval", __file__, *ENV, "--device", "gpu"), "not 'gpu'"),
+        (("eval", __file__), "--env"),
+        (("show", "PTX-Gemm-B20"), "unknown environment"),
+        (("verify",), "either --env ID or --all"),
+        (("verify", "--all", *ENV), "either --env ID or --all"),
+        (("corpus", "/nowhere"), "no folder with .cu files"),
+        (("corpus", ".", "--arch", "h10"), "did you mean 'h100'"),
+        (("evaluate",), "No such command"),
+    ],
+)
+def test_usage_errors_exit_with_2_and_name_the_way_out(
+    run: Callable[..., Ran], arguments: tuple[str, ...], said: str
+) -> None:
+    ran = run(*arguments)
+    assert ran.code == 2
+    assert said in " ".join(ran.err.split())
+    assert "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize("error", [ToolchainError("no usable CUDA 13 compiler"), InfrastructureError("disk full")])
+def test_failures_of_the_machine_exit_with_3(
+    run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch, error: InfrastructureError
+) -> None:
+    def fail(*_: object) -> Verdict:
+        raise error
+
+    monkeypatch.setattr(Evaluator, "evaluate", fail)
+    ran = run("eval", __file__, *ENV)
+    assert (ran.code, ran.err) == (3, f"ptxgym: {error}\n")
+
+
+def test_list_and_show(run: Callable[..., Ran]) -> None:
+    listed = run("list")
+    assert listed.code == 0
+    for name in ("PTX-Gemm-H100", "ptxgym/Gemm-H100-v1", "gemm", "shaped", "ptxbench"):
+        assert name in listed.out
+    shown = run("show", "ptxgym/Gemm-H100-v1")
+    assert shown.code == 0 and shown.out.startswith("# Dense matrix product")
+    assert 'extern "C" void run(' in shown.out
+
+
+def test_verify_accepts_the_proven_kernels(run: Callable[..., Ran]) -> None:
+    ran = run("verify", *ENV)
+    assert ran.code == 0, ran.out
+    assert ran.out.count("✓") == 5
+
+
+def test_verify_names_each_difference(kernels: dict[str, tuple[Solution, str]], evaluator: Evaluator) -> None:
+    naive, text = kernels["naive"]
+    verdict = evaluator.evaluate(text, "gemm")
+    assert mismatches(naive, verdict) == []
+    wrong = naive.model_copy(
+        update={"status": Status.HAZARD, "score": 0.5, "coverage": 1.0, "family": "wgmma", "file": "x"}
+    )
+    assert mismatches(wrong, verdict) == [
+        "status ok (judge.ok) instead of hazard",
+        "score 0.20 instead of 0.50",
+        "coverage 0.0 instead of 1.00",
+        "most multiply-adds by fma instead of wgmma",
+    ]
+
+
+CLUSTER = (
+    '__global__ void k(int* p) { unsigned r; asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r)); *p = r; }\n'
+)
+GRID = '__global__ void k(int* p) { asm volatile("tensormap.replace.tile.rank.global.b1024.b32 [%0], 1;" ::"l"(p)); }\n'
+
+
+def test_corpus_says_what_decodes_what_is_refused_and_what_does_not_compile(
+    run: Callable[..., Ran], tmp_path: Path
+) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "good.cu").write_text("__global__ void k(int* p) { *p = 1; }\n")
+    good = run("corpus", tmp_path)
+    assert good.code == 0 and "1 of 1 files decode wholly" in good.out
+    (tmp_path / "refused.cu").write_text(GRID)
+    (tmp_path / "broken.cu").write_text("__global__ void k( {}\n")
+    ran = run("corpus", tmp_path)
+    assert ran.code == 1
+    assert "deep/good.cu" in ran.out and "1 of 3 files decode wholly" in ran.out
+    assert "tensormap.replace" in ran.out and "does not compile" in ran.out
+    assert "refused in 1 file: tensormap.replace.tile.rank" in ran.out
+
+
+def test_demo_tells_the_story(run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = run("demo")
+    assert ran.code == 0, ran.err
+    turns = re.split(r"\nturn \d: ", ran.out)[1:]
+    assert len(turns) == 3
+    assert "Correct." in turns[0] and "coverage 0.00" in turns[0]
+    assert "wgmma_missing_wait.cu" in turns[1] and "wgmma.wait_group" in turns[1] and "line 1" in turns[1]
+    assert "Correct." in turns[2] and "coverage 1.00" in turns[2]
+    assert "Scores 0.20 → 0.00 → 0.50; rewards 0.20 + 0.00 + 0.30" in ran.out
+    assert "ptxgym eval my_kernel.cu --env PTX-Gemm-H100" in ran.out
+
+
+def test_doctor_finds_a_healthy_machine_and_names_the_fix_of_a_sick_one(
+    run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    well = run("doctor")
+    assert well.code == 0, well.out
+    for word in ("nvcc 13.", "isolation", "emulator, recorder, sandbox", "cache", "GPU"):
+        assert word in well.out
+
+    def no_compiler() -> tuple[str, str]:
+        raise ToolchainError("no C++ compiler: `g++` is not on PATH; install the Debian or Ubuntu package g++")
+
+    monkeypatch.setattr(native, "host_compiler", no_compiler)
+    sick = run("doctor")
+    assert sick.code == 3
+    assert "✗" in sick.out and "package g++" in " ".join(sick.out.split())
+
+
+def test_cache_is_shown_and_cleared(run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PTXGYM_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "kernel.cu"
+    file.write_text(host(""))
+    shown = run("cache")
+    assert shown.code == 0 and str(tmp_path / "cache") in shown.out
+    assert "removed 0 entries" in run("cache", "--clear").out
+
+
+def test_installed_command_answers_without_a_terminal() -> None:
+    command = Path(sys.executable).with_name("ptxgym")
+    done = subprocess.run([command, "list"], capture_output=True, text=True, cwd="/")
+    assert done.returncode == 0 and "PTX-Gemm-H100" in done.stdout and "\x1b[" not in done.stdout
