@@ -79,22 +79,27 @@ def campaign(target: Target) -> Iterator[Result]:
 
 
 def run(target: Target, build: Build, plan: LaunchPlan, lines: Iterable[int]) -> tuple[str, str]:
-    """Run one mutant under every schedule; return its outcome and what was said first."""
+    """Run one mutant under every schedule; return its outcome and what was said first.
+
+    A note alone notices nothing, but it names the place where the numbers are wrong.
+    """
     wanted = set(lines)
     findings: list[Finding] = []
+    notes: list[Finding] = []
     wrong = refused = False
     for options in SCHEDULES:
         result = DEVICE.run(build, plan, target.buffers, options)
-        found = [f for f in result.findings if f.severity is not Severity.NOTE]
-        findings += found[:FIRST_FINDINGS]
+        findings += [f for f in result.findings if f.severity is not Severity.NOTE][:FIRST_FINDINGS]
+        notes += [f for f in result.findings if f.severity is Severity.NOTE][:FIRST_FINDINGS]
         if isinstance(result, Failure):
-            refused |= result.status is not Status.RUNTIME_FAULT and result.status is not Status.HANG
+            refused |= result.status not in (Status.RUNTIME_FAULT, Status.HANG)
         elif options.schedule == "fair":
             wrong |= not _right(target, result)
         if findings:
             break
-    first = f"{findings[0].code} at {findings[0].line}" if findings else "numbers" if wrong else "-"
-    if any(wanted & {f.line, *(p.line for p in f.parties)} for f in findings):
+    said = findings or (notes if wrong else [])
+    first = f"{said[0].code} at {said[0].line}" if said else "numbers" if wrong else "-"
+    if any(wanted & {f.line, *(p.line for p in f.parties)} for f in said):
         return "named", first
     if findings or refused:
         return "found", first

@@ -57,6 +57,7 @@ void ShadowState::reset(Cta&) {
   histories_.reset(static_cast<uint32_t>(cta_.smem.size()));
   memo_.clear();
   operations_.assign(OPERATIONS, Operation{});
+  latest_ = Operation{};
   operation_numbers_ = versions_ = components_ = 0;
   deferred_.clear();
   current_ = nullptr;
@@ -101,9 +102,11 @@ GroupQueue& ShadowState::queue(Warp& warp, Async kind, int lane) {
 // ---- accesses
 
 uint32_t ShadowState::number_of(const WarpState& w, const Touch& access) {
+  if (latest_.version == w.version && latest_.access == access) return latest_.number;
   const uint32_t key = (w.version * 0x9e3779b1u) ^ (static_cast<uint32_t>(access.inst) * 0x85ebca6bu) ^ access.time;
   Operation& op = operations_[key >> 22];
   if (op.number == 0 || op.version != w.version || !(op.access == access)) op = Operation{w.version, ++operation_numbers_, access};
+  latest_ = op;
   return op.number;
 }
 
@@ -122,29 +125,16 @@ void ShadowState::touch(Warp& warp, const Touch& access, uint32_t addr, uint32_t
 }
 
 uint32_t ShadowState::next_history(Warp& warp, const Touch& access, uint32_t id, uint32_t addr, uint32_t bytes) {
-  const History history = histories_.at(id);
-  check(warp, history.write, access, addr, bytes);
-  for (const Touch& earlier : history.since) check(warp, earlier, access, addr, bytes);
-
-  if (access.write || (access.kind == Kind::Atomic && history.write.kind == Kind::None)) return histories_.intern({access, {}});
-  if (access.kind == Kind::Generic && history.write.kind == Kind::None) {
-    // One complaint about unwritten bytes is enough.
-    return histories_.intern({access, {}});
+  const Touch write = histories_.at(id).write;
+  check(warp, write, access, addr, bytes);
+  const bool conflicts_with_reads = access.write || access.kind == Kind::Atomic;
+  if (conflicts_with_reads || histories_.at(id).atomics) {
+    histories_.since(id, [&](const Touch& earlier) { check(warp, earlier, access, addr, bytes); });
   }
-  History next = history;
-  const bool atomic = access.kind == Kind::Atomic;
-  auto at = next.since.begin();
-  while (at != next.since.end() && (at->component < access.component ||
-                                    (at->component == access.component && (at->kind == Kind::Atomic) < atomic))) {
-    ++at;
-  }
-  if (at != next.since.end() && at->component == access.component && (at->kind == Kind::Atomic) == atomic) {
-    if (at->time == access.time) return id;
-    *at = access;
-  } else {
-    next.since.insert(at, access);
-  }
-  return histories_.intern(next);
+  if (access.write) return histories_.written(access);
+  // An atomic gives bytes that nobody wrote a value; after a plain read of such bytes one complaint is enough.
+  if (write.kind == Kind::None && !access.async_proxy()) return histories_.written(access);
+  return histories_.extended(id, access);
 }
 
 void ShadowState::check(Warp& warp, const Touch& earlier, const Touch& now, uint32_t addr, uint32_t bytes) {

@@ -31,10 +31,9 @@ void ShadowState::mbar_inval(Warp& warp, int inst, Mbar& bar) {
   b.live = false;
   const WarpState& w = of(warp);
   // The bytes are ordinary memory again; whoever writes them next must come after this.
-  histories_.apply(bar.address, 8, [&](uint32_t, uint32_t) {
-    return histories_.intern({{w.time, inst, static_cast<uint16_t>(w.component), static_cast<uint16_t>(warp.id), Kind::Generic, 1, 0}, {}});
-  });
-  memo_.clear();
+  const Touch inval{w.time, inst, static_cast<uint16_t>(w.component), static_cast<uint16_t>(warp.id), Kind::Generic, 1, 0};
+  const uint32_t history = histories_.written(inval);
+  histories_.apply(bar.address, 8, [&](uint32_t, uint32_t) { return history; });
 }
 
 void ShadowState::mbar_use(Warp& warp, int inst, Mbar& bar) {

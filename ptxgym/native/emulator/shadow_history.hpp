@@ -6,12 +6,15 @@
 #include <vector>
 #include "shadow_clock.hpp"
 
-// The last write of some bytes, and what read them (or updated them atomically) since, at most one access per component.
+// The last write of some bytes, and what read them (or updated them atomically) since, at most one touch per component and kind:
+// a chain of such touches from the newest back to the write itself.
 struct History {
   Touch write;
-  std::vector<Touch> since;  // ascending components
-
-  bool operator==(const History& o) const { return write == o.write && since == o.since; }
+  Touch newest;             // of the chain; Kind::None: nothing since the write
+  uint32_t parent = 0;      // the history before `newest`
+  uint32_t base = 0;        // the history of the write alone
+  bool atomics = false;     // some touch of the chain is atomic
+  uint64_t components = 0;  // of the chain, one bit per component modulo 64
 };
 
 class Histories {
@@ -44,7 +47,12 @@ class Histories {
     const uint32_t slot = granules_[address >> 2];
     return (slot & SPLIT) ? splits_[slot & ~SPLIT].part[address & 3] : slot;
   }
-  uint32_t intern(const History&);
+  uint32_t written(const Touch& write);                    // a write: what came before no longer matters
+  uint32_t extended(uint32_t history, const Touch& touch);  // a read or atomic; an older one by the same component gives way
+  // Calls visit(touch) for everything since the write, the newest first.
+  template <class Visit> void since(uint32_t id, Visit visit) const {
+    for (const History* h = &histories_[id]; h->newest.kind != Kind::None; h = &histories_[h->parent]) visit(h->newest);
+  }
   size_t size() const { return histories_.size(); }
 
   // Forgets histories that no granule has any more; the numbers change, so callers drop what they remember of them.
@@ -63,12 +71,14 @@ class Histories {
     return intern_split(split);
   }
   uint32_t intern_split(const Split&);
-  static uint64_t hash(const History&);
+  uint32_t intern(const History&);
   void grow_table();
+  void clear_histories();
 
   std::vector<uint32_t> granules_;  // by address >> 2
   std::vector<History> histories_;
   std::vector<uint64_t> hashes_;
+  std::vector<Touch> moved_;        // scratch of `extended`
   std::vector<uint32_t> table_;     // open addressing: id + 1, 0 empty
   std::vector<Split> splits_;
 };

@@ -15,7 +15,7 @@ struct GroupQueue {
   uint32_t committed = 0;          // the last operation that some group holds
   uint32_t retired = 0;
   int last_inst = -1;
-  std::deque<uint32_t> groups;     // last operation of each group that no wait has covered
+  std::vector<uint32_t> groups;    // last operation of each group that no wait has covered
 
   void commit() {
     committed = issued;
@@ -24,7 +24,11 @@ struct GroupQueue {
   // All but the `pending` newest groups are over (-1: everything issued); returns the last operation that is over.
   uint32_t wait(int64_t pending) {
     if (pending < 0) commit(), pending = 0;
-    for (; static_cast<int64_t>(groups.size()) > pending; groups.pop_front()) retired = std::max(retired, groups.front());
+    if (static_cast<int64_t>(groups.size()) > pending) {
+      const auto last = groups.end() - pending;
+      retired = std::max(retired, *(last - 1));
+      groups.erase(groups.begin(), last);
+    }
     return retired;
   }
   bool uncommitted() const { return issued > committed; }
@@ -211,6 +215,7 @@ class ShadowState final : public Shadow {
   Histories histories_;
   Memo memo_;
   std::vector<Operation> operations_;          // direct-mapped
+  Operation latest_;
   uint32_t operation_numbers_ = 0, versions_ = 0, components_ = 0;
   struct Deferred {                            // two plain stores by different warps: harmless if they store the same value
     Touch earlier, now;
