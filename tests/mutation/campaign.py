@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,24 +57,35 @@ class Result:
     """Why a survivor is equivalent."""
 
 
-def campaign(target: Target) -> Iterator[Result]:
-    """Yield the result of every mutant of a target, PTX first."""
+def campaign(target: Target, keep: Callable[[int], bool] = lambda number: True) -> Iterator[Result]:
+    """Yield the result of the mutants of a target, PTX first.
+
+    Args:
+        target: The kernel.
+        keep: Which mutants to run, by their number among those of the PTX, then among those of the plan.
+    """
     kernel = KernelText(target.build.ptx.read_text())
+    text = target.build.source.read_text().splitlines()
     every_line = {s.line for s in kernel.statements}
     with tempfile.TemporaryDirectory() as folder:
         for number, mutant in enumerate(
             m for op in ptx_operators(dict(target.stage_bytes)) for m in op.mutants(kernel)
         ):
+            if not keep(number):
+                continue
             ptx = Path(folder) / f"mutant{number}.ptx"
             ptx.write_text(mutant.text)
             build = dataclasses.replace(target.build, ptx=ptx, key=f"{target.build.key}-{number}")
             lines = {mutant.line, *mutant.counterparts}
             outcome, first = run(target, build, target.plan, lines)
-            why = reason(target.name, mutant.operator, mutant.line, kernel) if outcome == "survived" else None
+            source = text[mutant.line - 1] if mutant.line else ""
+            why = reason(target.name, mutant.operator, source) if outcome == "survived" else None
             yield Result(target.name, mutant.operator, mutant.detail, mutant.line, outcome, first, why)
-    for plan_mutant in plan_mutants(target.plan):
+    for number, plan_mutant in enumerate(plan_mutants(target.plan)):
+        if not keep(number):
+            continue
         outcome, first = run(target, target.build, plan_mutant.plan, every_line)
-        why = reason(target.name, plan_mutant.operator, 0, kernel) if outcome == "survived" else None
+        why = reason(target.name, plan_mutant.operator, "") if outcome == "survived" else None
         yield Result(target.name, plan_mutant.operator, plan_mutant.detail, 0, outcome, first, why)
 
 
@@ -115,6 +126,21 @@ def _right(target: Target, result: Execution) -> bool:
         if np.linalg.norm(found - expected) > TOLERANCE * np.linalg.norm(expected):
             return False
     return True
+
+
+def seeds(target: Target, count: int) -> Iterator[tuple[str, Finding | Failure | str]]:
+    """Run the unchanged kernel under fair, lazy and `count` random schedules; yield everything that is not clean."""
+    schedules = [RunOptions(), RunOptions(schedule="lazy")]
+    schedules += [RunOptions(schedule="random", seed=seed) for seed in range(count)]
+    for options in schedules:
+        result = DEVICE.run(target.build, target.plan, target.buffers, options)
+        name = f"{options.schedule} {options.seed}"
+        if isinstance(result, Failure):
+            yield name, result
+            continue
+        yield from ((name, finding) for finding in result.findings)
+        if not _right(target, result):
+            yield name, "the numbers are wrong"
 
 
 def table(results: Iterable[Result]) -> str:

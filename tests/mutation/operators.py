@@ -119,7 +119,7 @@ def rewrite(pattern: str, replacement: Callable[[re.Match[str]], str]) -> Edit:
 
 
 def operand(pattern: str, bits: int, operation: str) -> Edit:
-    """Compute a new value from the register or number that group 1 of `pattern` names; `operation` has `{new}`, `{old}`."""
+    """Compute a new value from what group 1 of `pattern` names; `operation` has `{new}` and `{old}`."""
 
     def edit(kernel: KernelText, statement: Statement) -> dict[int, str] | None:
         line = kernel.lines[statement.index]

@@ -1,7 +1,7 @@
 """The statements of a kernel's PTX that mutations change, grouped into sites of the source.
 
-The compiler peels and unrolls loops, so one statement of the source may stand several times in the PTX. A mutant changes
-all copies of a site, as an edit of the source would.
+The compiler peels and unrolls loops, so one statement of the source may stand several times in the PTX. A mutant
+changes all copies of a site, as an edit of the source would.
 """
 
 from __future__ import annotations

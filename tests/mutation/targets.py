@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-
 import numpy as np
 
 from ptxgym.build import Build, build
-
-from ptxgym.plan import Argument, LaunchPlan, device_profile, record
 from ptxgym.content import locate
+from ptxgym.plan import Argument, LaunchPlan, device_profile, record
+from ptxgym.plan.model import Launch
 from ptxgym.task import load_arch, load_task
 from ptxgym.verdict import Failure
-from ptxgym.plan.model import Launch
 from tests.mutation.campaign import Target
 
 SHAPE = {"M": 256, "N": 512, "K": 576}

@@ -1,0 +1,71 @@
+"""A part of the campaign on every run: every third mutant of the wgmma solutions, and the solutions unchanged."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from tests.mutation.campaign import Result, Target, campaign, seeds
+from tests.mutation.equivalent import EQUIVALENCES
+from tests.mutation.operators import ptx_operators
+from tests.mutation.plans import plan_mutants
+from tests.mutation.sites import KernelText
+from tests.mutation.targets import SOLUTIONS, STAGE_BYTES, load
+
+STEP = 3
+
+
+@cache
+def target(name: str) -> Target:
+    return load(name)
+
+
+@cache
+def results(name: str) -> tuple[Result, ...]:
+    return tuple(campaign(target(name), lambda number: number % STEP == SOLUTIONS.index(name)))
+
+
+@pytest.mark.parametrize("name", SOLUTIONS)
+def test_the_solution_is_clean(name: str) -> None:
+    assert list(seeds(target(name), 4)) == []
+
+
+@pytest.mark.parametrize("name", SOLUTIONS)
+def test_survivors_are_justified(name: str) -> None:
+    survivors = [result for result in results(name) if result.outcome == "survived"]
+    assert [r for r in survivors if r.reason is None] == []
+    assert len(survivors) <= len(results(name)) / 6
+
+
+@pytest.mark.parametrize("name", SOLUTIONS)
+def test_ordering_faults_are_named_at_their_line(name: str) -> None:
+    """What only the numbers can tell (strides, sizes, the grid) aside, every mutant is named, and at the right line."""
+    data = ("map.", "launch.", "bounds.")
+    noticed = [r for r in results(name) if r.outcome != "survived"]
+    ordering = [r for r in noticed if not r.operator.startswith(data)]
+    assert [r for r in ordering if r.outcome != "named"] == []
+    assert sum(r.outcome == "named" for r in noticed) >= 0.85 * len(noticed)
+
+
+def test_every_operator_has_a_site() -> None:
+    kernels = [KernelText(target(name).build.ptx.read_text()) for name in SOLUTIONS]
+    for operator in ptx_operators(STAGE_BYTES):
+        assert any(next(operator.mutants(kernel), None) for kernel in kernels), operator.name
+    assert {m.operator for m in plan_mutants(target("wgmma").plan)} == {
+        "map.swizzle", "map.box", "map.bounds", "map.stride", "launch.smem", "launch.grid", "launch.block",
+    }  # fmt: skip
+
+
+def test_mutants_differ_from_the_kernel() -> None:
+    kernel = KernelText(target("wgmma").build.ptx.read_text())
+    original = "\n".join(kernel.lines)
+    mutants = [m for operator in ptx_operators(STAGE_BYTES) for m in operator.mutants(kernel)]
+    assert len(mutants) > 50
+    assert all(m.text != original for m in mutants)
+    assert all(m.line for m in mutants)
+
+
+def test_equivalences_are_about_known_operators() -> None:
+    names = {operator.name for operator in ptx_operators(STAGE_BYTES)} | {"launch.smem"}
+    assert {known.operator for known in EQUIVALENCES} <= names
