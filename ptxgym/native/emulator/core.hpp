@@ -270,6 +270,7 @@ struct Cta {
   std::string printed;
   uint64_t rng = 1;
   uint64_t now = 0;                   // scheduler ticks, for asynchronous delays
+  bool stored = false;                // a store or an atomic changed shared or device memory in this tick
   uint64_t idle_rounds = 0;           // ticks since a warp did anything but poll
   uint64_t clock = 0;                 // virtual time in cycles and ns
   uint64_t events = 0;                // goes up when something happened that blocked lanes may wait for

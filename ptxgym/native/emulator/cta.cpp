@@ -159,6 +159,7 @@ Step Cta::fault(Warp& w, const Inst& inst, int lane, const char* code, const cha
 
 Slice run_slice(Cta& cta) {
   ++cta.now;
+  cta.stored = false;
   const bool random = cta.grid.policy == Policy::Random;
   bool progress = cta.async.pump(cta, cta.now), polling = false, alive = false;
   const size_t count = cta.warps.size(), first = random ? cta.random() % count : 0;
@@ -185,7 +186,7 @@ Slice run_slice(Cta& cta) {
     }
     return cta.outcome == Outcome::Ok ? Slice::Finished : Slice::Failed;
   }
-  cta.idle_rounds = progress ? 0 : cta.idle_rounds + 1;
+  cta.idle_rounds = progress || cta.stored ? 0 : cta.idle_rounds + 1;
   if (progress) return Slice::Progress;
   if (cta.async.force(cta)) return cta.outcome == Outcome::Ok ? Slice::Progress : Slice::Failed;
   if (polling) return Slice::Waiting;

@@ -195,6 +195,7 @@ Step for_spaces(Cta& cta, Warp& w, const Inst& inst, uint32_t mask, Kind kind, u
   Addresses addresses;
   const Space stated = static_cast<Space>(mods_space(inst.mods));
   if (mods_order(inst.mods) != O_WEAK && kind == Kind::Load) ++w.polls;
+  if (kind == Kind::Store && stated != S_LOCAL) cta.stored = true;
   for (uint32_t left = mask; left;) {
     Space space = stated;
     uint32_t lanes = left;
@@ -390,6 +391,7 @@ Step atomic(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
         std::memcpy(&old, at, bytes);
         const uint64_t fresh = combined(type, op, old, value(source, l), value(inst.c, l), flush);
         std::memcpy(at, &fresh, bytes);
+        cta.stored |= fresh != old;
         if (result >= 0 && bytes == 8) w.reg<uint64_t>(result)[l] = old;
         else if (result >= 0) w.reg<uint32_t>(result)[l] = static_cast<uint32_t>(old);
       }

@@ -132,10 +132,11 @@ def bits_of(ptx_type: str) -> int:
 
 
 def elementwise(body: str, result: str, sources: Sequence[str]) -> str:
-    """A kernel that applies `body` to %a, %b, %c, %e (of the types `sources`) and stores %d; %q is a predicate that it may use."""
+    """A kernel that applies `body` to %a, %b, %c, %e (of the types `sources`) and stores %d; it may use %q, %t and %u."""
     names = "abce"
     lines = [
-        f".reg .{_REGISTER[str(bits_of(result))]} %d; .reg .pred %q, %q2; .reg .b64 %at; .reg .b32 %t<4>; .reg .b16 %u<4>;"
+        f".reg .{_REGISTER[str(bits_of(result))]} %d;",
+        ".reg .pred %q, %q2; .reg .b64 %at; .reg .b32 %t<4>; .reg .b16 %u<4>;",
     ]
     for name, source, pointer in zip(names, sources, range(4), strict=False):
         bits = bits_of(source)

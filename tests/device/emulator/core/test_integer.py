@@ -299,7 +299,10 @@ def test_comparisons(name: str, kind: str) -> None:
 
 def test_comparisons_combine_with_a_predicate() -> None:
     for op, join in {"and": lambda p, q: p and q, "or": lambda p, q: p or q, "xor": lambda p, q: p != q}.items():
-        body = f"setp.gt.u32 %q, %c, 40; setp.lt.{op}.u32 %q|%q2, %a, %b, %q; selp.b32 %t0, 1, 0, %q; selp.b32 %d, 2, 0, %q2; or.b32 %d, %d, %t0;"
+        body = f"""
+          setp.gt.u32 %q, %c, 40; setp.lt.{op}.u32 %q|%q2, %a, %b, %q;
+          selp.b32 %t0, 1, 0, %q; selp.b32 %d, 2, 0, %q2; or.b32 %d, %d, %t0;
+        """
 
         def both(a: int, b: int, c: int, join: Callable[[bool, bool], bool] = join) -> int:
             return int(join(a < b, c > 40)) + 2 * int(join(a >= b, c > 40))

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (PTX text is not broken where a reader would not break it)
 """Whole launches: printf, assert, traps, budgets, counts, and independence of the number of host threads."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (PTX text is not broken where a reader would not break it)
 """State spaces, bounds, alignment, vectors, atomics, local memory and generic addresses."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (PTX text is not broken where a reader would not break it)
 """Divergence, reconvergence, independent threads, and exchanges between lanes."""
 
 from __future__ import annotations

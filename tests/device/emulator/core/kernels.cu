@@ -1,0 +1,56 @@
+#include <cuda_runtime.h>
+#include <cassert>
+#include <cstdio>
+
+__device__ int counter = 40;
+__constant__ float weights[4] = {1.0f, 2.0f, 3.0f, 4.0f};
+__device__ const int* pointer = &counter;
+
+extern "C" __global__ void scale(const float* in, float* out, float factor, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) out[i] = in[i] * factor;
+}
+
+extern "C" __global__ void through_workspace(const float* in, float* work, float* out, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (out == nullptr) work[i] = in[i] + 1.0f;
+  else out[i] = work[n - 1 - i];
+}
+
+extern "C" __global__ void bump(int* out) {
+  if (threadIdx.x == 0) {
+    counter += 2;
+    out[0] = counter;
+    out[1] = *pointer;
+    out[2] = static_cast<int>(weights[3] + weights[threadIdx.x]);
+  }
+}
+
+extern "C" __global__ void past_the_end(float* out, int n) {
+  out[n + threadIdx.x] = 1.0f;  // the line of the fault
+}
+
+extern "C" __global__ void endless(volatile int* out) {
+  while (out[0] != 12345) out[1] += 1;  // the line of the loop
+}
+
+extern "C" __global__ void checked(int* out) {
+  assert(threadIdx.x < 5);
+  out[threadIdx.x] = 1;
+}
+
+extern "C" __global__ void hello(int* out) {
+  printf("thread %d of %s\n", threadIdx.x, "hello");
+  out[threadIdx.x] = 1;
+}
+
+struct Map {
+  char bytes[128];
+};
+extern "C" __global__ void dump(const __grid_constant__ Map map, char* out) { out[threadIdx.x] = map.bytes[threadIdx.x]; }
+
+extern "C" __global__ void refused(unsigned* out) {
+  unsigned address;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(1024), "r"(0));
+  out[0] = address;
+}
