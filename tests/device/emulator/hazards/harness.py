@@ -84,8 +84,8 @@ def ptx_build(source: Path, ptx: Path) -> Build:
     """Return a Build of which only source and PTX exist."""
     nothing = ptx.parent / "absent"
     return Build(
-        key=f"test-{ptx.stem}", arch="sm_90a", folder=ptx.parent, source=source, library=nothing, cubin=nothing, ptx=ptx,
-        sass=nothing, compiler="test", flags=(), kernels=resources(ptx), diagnostics=(),
+        key=f"test-{ptx.stem}", arch="sm_90a", folder=ptx.parent, source=source, library=nothing, cubin=nothing,
+        ptx=ptx, sass=nothing, compiler="test", flags=(), kernels=resources(ptx), diagnostics=(),
     )  # fmt: skip
 
 
@@ -118,7 +118,7 @@ DEVICE = EmulatorDevice()
 def launch(
     kernels: Kernels, kernel: str, *, block: int = 64, inputs: bool = False, options: RunOptions = FAIR
 ) -> Execution | Failure:
-    """Run one kernel of the file on one CTA: parameter `out` (8 KiB), and `in` (8 KiB of counting words) if it has inputs."""
+    """Run one kernel on one CTA: parameter `out` (8 KiB), and `in` (8 KiB of counting words) if it has inputs."""
     words = np.arange(2048, dtype="<u4").view(np.uint8)
     buffers: dict[str, Bytes] = {"out": np.full(8192, 0xAB, np.uint8)}
     if inputs:

@@ -97,7 +97,7 @@ def test_wgmma_in_order_is_clean(kernels: Kernels, options: RunOptions) -> None:
 
 @pytest.mark.parametrize("options", SCHEDULES, ids=lambda o: f"{o.schedule}{o.seed}")
 def test_too_few_bytes_announced(kernels: Kernels, options: RunOptions) -> None:
-    """Whether the phase completes before or after the second copy is issued depends on the schedule; both are errors."""
+    """Whether the phase completes before or after the second copy is issued depends on the schedule."""
     result = launch(kernels, kernels.mangled("bytes_short", "b0"), inputs=True, options=options)
     errors = [f for f in result.findings if f.severity == ERROR]
     assert errors and errors[0].code in ("mbarrier.tx_overflow", "async.read_early")
@@ -119,7 +119,7 @@ def test_every_schedule_accuses_the_same_pair(kernels: Kernels, name: str) -> No
 
 @pytest.mark.parametrize("options", SCHEDULES, ids=lambda o: f"{o.schedule}{o.seed}")
 def test_refill_before_everyone_has_read(kernels: Kernels, options: RunOptions) -> None:
-    """Seen as an overwrite where the copy is issued after the read, and as a read of bytes in flight where it is before."""
+    """Seen as an overwrite where the copy is issued after the read, as a read of bytes in flight where before."""
     result = launch(kernels, kernels.mangled("refill", "b0"), inputs=True, options=options)
     found = [f for f in result.findings if f.code in ("async.overwrite", "async.read_early")]
     assert found and found[0].severity == ERROR
