@@ -4,13 +4,11 @@
 // group + 8 (r % 2) and columns E member … + E − 1 of block r / 2, each block 4 E columns wide; B likewise, register r being block r of
 // column `group`. Accumulator element i is row group + 8 (i / 2), column 2 member + i % 2. All listed shapes follow this one rule.
 //
-// Accumulation model: as wgmma_tile.hpp; tf32 operands lose their low 13 bits first; integers wrap, or saturate once with
-// .satfinite.
+// Floating-point sums follow matrix_sum.hpp; integers wrap, or saturate once with .satfinite.
 #include <algorithm>
 #include <limits>
-#include <type_traits>
 #include "core.hpp"
-#include "matrix_types.hpp"
+#include "matrix_sum.hpp"
 #include "tensor.hpp"
 
 namespace {
@@ -45,23 +43,17 @@ constexpr int element_bits(uint8_t type) {
 
 bool is_integer(uint8_t type) { return type == T_U8 || type == T_S8; }
 
-float float_element(uint8_t type, uint32_t reg, int index) {
-  if (type == T_TF32) return tf32_to_float(reg);
+template <class T> T read_element(uint8_t type, uint32_t reg, int index);
+
+template <> Element read_element<Element>(uint8_t type, uint32_t reg, int index) {
+  if (type == T_TF32) return tf32_element(reg);
   const uint16_t bits = static_cast<uint16_t>(reg >> 16 * index);
-  return type == T_BF16 ? bf16_to_float(bits) : half_to_float(bits);
+  return type == T_BF16 ? bf16_element(bits) : half_element(bits);
 }
 
-int32_t integer_element(uint8_t type, uint32_t reg, int index) {
+template <> int32_t read_element<int32_t>(uint8_t type, uint32_t reg, int index) {
   const uint8_t bits = static_cast<uint8_t>(reg >> 8 * index);
   return type == T_S8 ? static_cast<int8_t>(bits) : bits;
-}
-
-template <class T> T read_element(uint8_t type, uint32_t reg, int index) {
-  if constexpr (std::is_same_v<T, float>) {
-    return float_element(type, reg, index);
-  } else {
-    return integer_element(type, reg, index);
-  }
 }
 
 template <class T> struct Operands {
@@ -103,27 +95,28 @@ struct Addend {
 
 Step mma_float(Cta& cta, Warp& warp, const Inst& inst, uint32_t) {
   const Shape shape = shape_of(inst.imm);
-  Operands<float> operands;
+  Operands<Element> operands;
   operands.gather(cta, warp, inst, shape);
-  const Addend c(cta, warp, inst, Operands<float>::registers(inst, shape));
+  const Addend c(cta, warp, inst, Operands<Element>::registers(inst, shape));
   const int32_t* d = cta.pool(inst.vec);
-  const auto sum = [&](int row, int column) {
-    float total = 0;
-    for (int k = 0; k < shape.k; ++k) total += operands.a[row][k] * operands.b[column][k];
-    return total;
+  const auto sum = [&](int row, int column, float addend) {
+    const auto a = [&](int k) { return operands.a[row][k]; };
+    const auto b = [&](int k) { return operands.b[column][k]; };
+    return tensor_core_sum(shape.k, a, b, addend, true);
   };
   for (int half = 0; half < 2; ++half) {
     for (int lane = 0; lane < LANES; ++lane) {
       const int row = lane / 4 + 8 * half, column = lane % 4 * 2;
-      const float low = sum(row, column), high = sum(row, column + 1);
       if (inst.type == T_F16) {
         const uint32_t before = c.value[half][lane];
-        const uint16_t first = float_to_half(half_to_float(static_cast<uint16_t>(before)) + low);
-        const uint16_t second = float_to_half(half_to_float(static_cast<uint16_t>(before >> 16)) + high);
-        warp.reg<uint32_t>(d[half])[lane] = first | static_cast<uint32_t>(second) << 16;
+        const uint16_t low = float_to_half(sum(row, column, half_to_float(static_cast<uint16_t>(before))));
+        const uint16_t high = float_to_half(sum(row, column + 1, half_to_float(static_cast<uint16_t>(before >> 16))));
+        warp.reg<uint32_t>(d[half])[lane] = low | static_cast<uint32_t>(high) << 16;
       } else {
-        warp.reg<float>(d[half * 2])[lane] = bits_as<float>(c.value[half * 2][lane]) + low;
-        warp.reg<float>(d[half * 2 + 1])[lane] = bits_as<float>(c.value[half * 2 + 1][lane]) + high;
+        for (int parity = 0; parity < 2; ++parity) {
+          const float before = bits_as<float>(c.value[half * 2 + parity][lane]);
+          warp.reg<float>(d[half * 2 + parity])[lane] = sum(row, column + parity, before);
+        }
       }
     }
   }

@@ -71,8 +71,9 @@ struct TensorState : Extension {
 inline TensorState& tensor_state(Cta& cta) { return static_cast<TensorState&>(*cta.tensor); }
 uint64_t line_hash(const uint8_t* line);
 
-// Hardware completes a copy in pieces, so a barrier that expects fewer bytes than arrive ends its phase on the way (measured on an
-// H200), and the surplus counts in the next phase.
+// Hardware completes a copy in pieces, so a barrier that expects fewer bytes than arrive may end its phase on the way, with the
+// surplus counted in the next one: an H200 did so in one run and not in another. Here it always ends: the kernel goes on, and what it
+// then reads too early is found as well.
 void complete_transaction(Cta&, Mbar&, uint32_t bytes);
 
 // ---- operands

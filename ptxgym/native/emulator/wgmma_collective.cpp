@@ -37,83 +37,113 @@ void OperandBytes::place(const Operand& placed) {
 namespace {
 
 struct Scratch {
-  PanelA panel_a;
-  PanelB panel_b;
-  SpreadA spread_a;
-  SpreadB spread_b;
+  TileA a;
+  TileB b;
 };
 
-float element(uint16_t bits, bool bf16) { return bf16 ? bf16_to_float(bits) : half_to_float(bits); }
+constexpr int CHUNK_ELEMENTS = 8;
 
-// Reads an operand from shared memory into rows of fp32.
-void gather(Cta& cta, const OperandBytes& bytes, bool bf16, bool negate, float (*rows)[TILE_K]) {
-  constexpr uint32_t per_chunk = 8;
-  const uint32_t groups = bytes.operand.extent / per_chunk;
-  const float sign = negate ? -1.0f : 1.0f;
-  for (uint32_t index = 0; index < bytes.chunks.size(); ++index) {
-    uint16_t raw[per_chunk];
-    std::memcpy(raw, cta.shared(bytes.chunks[index]), sizeof raw);
-    if (!bytes.operand.mn_major) {
-      float* to = rows[index / 2] + index % 2 * per_chunk;
-      for (uint32_t i = 0; i < per_chunk; ++i) to[i] = sign * element(raw[i], bf16);
+// Eight elements of a chunk; loops of fixed length, so that they vectorise.
+struct Converted {
+  float value[CHUNK_ELEMENTS];
+  int16_t exponent[CHUNK_ELEMENTS];
+
+  Converted(const uint16_t* raw, bool bf16, bool negate) {
+    const uint16_t sign = negate ? 0x8000 : 0;
+    for (int i = 0; i < CHUNK_ELEMENTS; ++i) {
+      const uint16_t bits = raw[i] ^ sign;
+      value[i] = bf16 ? bf16_to_float(bits) : half_to_float(bits);
+    }
+    for (int i = 0; i < CHUNK_ELEMENTS; ++i) exponent[i] = bf16 ? exponent_of<8, 7>(raw[i]) : exponent_of<5, 10>(raw[i]);
+  }
+};
+
+// Reads an operand from shared memory.
+template <class Tile> void gather(Cta& cta, const OperandBytes& bytes, bool bf16, bool negate, Tile& tile) {
+  const int extent = static_cast<int>(bytes.operand.extent), groups = extent / CHUNK_ELEMENTS;
+  for (int index = 0; index < static_cast<int>(bytes.chunks.size()); ++index) {
+    uint16_t raw[CHUNK_ELEMENTS];
+    std::memcpy(raw, cta.shared(bytes.chunks[static_cast<size_t>(index)]), sizeof raw);
+    const Converted chunk(raw, bf16, negate);
+    if (bytes.operand.mn_major) {
+      const int k = index / groups, row = index % groups * CHUNK_ELEMENTS;
+      for (int i = 0; i < CHUNK_ELEMENTS; ++i) tile.set(row + i, k, chunk.value[i], chunk.exponent[i]);
     } else {
-      const uint32_t k = index / groups, row = index % groups * per_chunk;
-      for (uint32_t i = 0; i < per_chunk; ++i) rows[row + i][k] = sign * element(raw[i], bf16);
+      const int row = index / 2, k = index % 2 * CHUNK_ELEMENTS;
+      for (int i = 0; i < CHUNK_ELEMENTS; ++i) tile.set(row, k + i, chunk.value[i], chunk.exponent[i]);
     }
   }
+  tile.judge(extent);
 }
 
 // Reads A from registers: 16-bit element e (low to high over four registers) of lane l in warp w is row 16w + l / 4 + 8 (e / 2 % 2),
 // column 2 (l % 4) + e % 2 + 8 (e / 4) (PTX ISA 9.7.15.5.1.1.1).
-void gather_registers(Cta& cta, const Collective& collective, bool bf16, bool negate, float (*rows)[TILE_K]) {
+void gather_registers(Cta& cta, const Collective& collective, bool bf16, bool negate, TileA& tile) {
   const Inst& inst = *collective.form;
-  const float sign = negate ? -1.0f : 1.0f;
   for (int w = 0; w < 4; ++w) {
     Warp& warp = cta.warps[static_cast<size_t>(collective.group * 4 + w)];
     for (int r = 0; r < 4; ++r) {
       const uint32_t* lanes = warp.reg<uint32_t>(cta.pool(inst.vec2)[r]);
-      for (int lane = 0; lane < LANES; ++lane) {
-        float* row = rows[w * 16 + lane / 4 + 8 * (r % 2)] + lane % 4 * 2 + 8 * (r / 2);
-        row[0] = sign * element(static_cast<uint16_t>(lanes[lane]), bf16);
-        row[1] = sign * element(static_cast<uint16_t>(lanes[lane] >> 16), bf16);
+      for (int lane = 0; lane < LANES; lane += CHUNK_ELEMENTS / 2) {  // the lanes of one row
+        uint16_t raw[CHUNK_ELEMENTS];
+        std::memcpy(raw, lanes + lane, sizeof raw);
+        const Converted chunk(raw, bf16, negate);
+        const int row = w * 16 + lane / 4 + 8 * (r % 2), k = 8 * (r / 2);
+        for (int i = 0; i < CHUNK_ELEMENTS; ++i) tile.set(row, k + i, chunk.value[i], chunk.exponent[i]);
       }
     }
   }
+  tile.judge(TILE_M);
 }
 
-void add_single(float* accumulator, const float* sum, bool accumulate) {
-  for (int lane = 0; lane < LANES; ++lane) accumulator[lane] = accumulate ? accumulator[lane] + sum[lane] : sum[lane];
-}
+// One accumulator register of one warp as fp32, updated in place.
+struct Update {
+  const Scratch& scratch;
+  bool accumulate;
 
-void add_half(uint32_t* accumulator, const float (*sums)[TILE_LANES], bool accumulate) {
-  for (int lane = 0; lane < LANES; ++lane) {
-    float low = sums[0][lane], high = sums[1][lane];
-    if (accumulate) {
-      low += half_to_float(static_cast<uint16_t>(accumulator[lane]));
-      high += half_to_float(static_cast<uint16_t>(accumulator[lane] >> 16));
+  void operator()(int warp, int half, int block, int parity, float* lanes) const {
+    const TileA& a = scratch.a;
+    const TileB& b = scratch.b;
+    const int at_a = TileA::at(warp, half), at_b = TileB::at(block, parity);
+    if (a.tame && b.tame &&
+        accumulate_tame(a.value + at_a, a.exponent + at_a, b.value + at_b, b.exponent + at_b, lanes, accumulate)) {
+      return;
     }
-    accumulator[lane] = float_to_half(low) | static_cast<uint32_t>(float_to_half(high)) << 16;
+    for (int lane = 0; lane < LANES; ++lane) {
+      const int row = warp * 16 + half * 8 + lane / 4, column = block * 8 + lane % 4 * 2 + parity;
+      lanes[lane] = tensor_core_sum(TILE_K, [&](int k) { return a.get(row, k); }, [&](int k) { return b.get(column, k); }, lanes[lane],
+                                    accumulate);
+    }
+  }
+};
+
+// Two columns of fp16 share a register.
+void update_halves(const Update& update, int warp, int half, int block, uint32_t* lanes) {
+  alignas(64) float columns[2][LANES];
+  for (int lane = 0; lane < LANES; ++lane) {
+    columns[0][lane] = half_to_float(static_cast<uint16_t>(lanes[lane]));
+    columns[1][lane] = half_to_float(static_cast<uint16_t>(lanes[lane] >> 16));
+  }
+  for (int parity = 0; parity < 2; ++parity) update(warp, half, block, parity, columns[parity]);
+  for (int lane = 0; lane < LANES; ++lane) {
+    lanes[lane] = float_to_half(columns[0][lane]) | static_cast<uint32_t>(float_to_half(columns[1][lane])) << 16;
   }
 }
 
-template <int Blocks>
-void multiply_blocks(Cta& cta, const Collective& collective, const Scratch& scratch, int first) {
+void multiply(Cta& cta, const Collective& collective, const Scratch& scratch) {
   const Inst& inst = *collective.form;
   const int32_t* registers = cta.pool(inst.vec);
-  for (int w = 0; w < 4; ++w) {
-    Warp& warp = cta.warps[static_cast<size_t>(collective.group * 4 + w)];
-    for (int half = 0; half < 2; ++half) {
-      alignas(64) float sums[Blocks][2][TILE_LANES];
-      multiply<Blocks>(scratch.spread_a.value[w][half], &scratch.spread_b.value[first], sums);
-      for (int block = 0; block < Blocks; ++block) {
-        const int column_block = first + block;
+  const Update update{scratch, collective.accumulate};
+  for (int block = 0; block < collective.columns() / 8; ++block) {
+    for (int w = 0; w < 4; ++w) {
+      Warp& warp = cta.warps[static_cast<size_t>(collective.group * 4 + w)];
+      for (int half = 0; half < 2; ++half) {
         if (inst.type == T_F16) {
-          add_half(warp.reg<uint32_t>(registers[column_block * 2 + half]), sums[block], collective.accumulate);
+          update_halves(update, w, half, block, warp.reg<uint32_t>(registers[block * 2 + half]));
           continue;
         }
         for (int parity = 0; parity < 2; ++parity) {
-          float* accumulator = warp.reg<float>(registers[column_block * 4 + half * 2 + parity]);
-          add_single(accumulator, sums[block][parity], collective.accumulate);
+          update(w, half, block, parity, warp.reg<float>(registers[block * 4 + half * 2 + parity]));
         }
       }
     }
@@ -165,15 +195,10 @@ void Collective::run(Cta& cta) {
     return;
   }
   if (a_in_registers()) {
-    gather_registers(cta, *this, bf16, form->flags & F_NEG_A, scratch.panel_a.value);
+    gather_registers(cta, *this, bf16, form->flags & F_NEG_A, scratch.a);
   } else {
-    gather(cta, a, bf16, form->flags & F_NEG_A, scratch.panel_a.value);
+    gather(cta, a, bf16, form->flags & F_NEG_A, scratch.a);
   }
-  gather(cta, b, bf16, form->flags & F_NEG_B, scratch.panel_b.value);
-  scratch.spread_a.fill(scratch.panel_a);
-  scratch.spread_b.fill(scratch.panel_b, columns());
-  const int blocks = columns() / 8;
-  int first = 0;
-  for (; first + BLOCKS_AT_ONCE <= blocks; first += BLOCKS_AT_ONCE) multiply_blocks<BLOCKS_AT_ONCE>(cta, *this, scratch, first);
-  for (; first < blocks; ++first) multiply_blocks<1>(cta, *this, scratch, first);
+  gather(cta, b, bf16, form->flags & F_NEG_B, scratch.b);
+  multiply(cta, *this, scratch);
 }

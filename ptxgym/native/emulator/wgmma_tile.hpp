@@ -1,21 +1,17 @@
-// The arithmetic of one m64nNk16 collective, on operands that were gathered from shared memory or registers.
-//
-// Accumulation model: products of two 16-bit elements are exact in fp32; the 16 products of a slice are summed in ascending k, each
-// addition rounded to nearest in fp32; the sum is then added to the accumulator (fp32, or fp16 rounded once). Hardware aligns
-// the terms to their largest exponent and truncates, in an order that the ISA leaves open (9.7.15.5.2, "Precision and rounding"),
-// so results differ from it in the last bits; they never depend on schedule, threads or vector width.
+// The arithmetic of one m64nNk16 collective, on operands that were gathered from shared memory or registers, by the accumulation
+// model of matrix_sum.hpp.
 //
 // Layout: accumulator register j * 4 + half * 2 + parity of warp w holds in lane l the element of row 16w + 8 half + l / 4 and
-// column 8j + 2 (l % 4) + parity (9.7.15.5.1.1.1). Operands are spread so that a vector of lanes needs one vector of each: A by lane,
-// B repeated with period 4.
+// column 8j + 2 (l % 4) + parity (PTX ISA 9.7.15.5.1.1.1). So a vector of lanes needs A by lane, and B repeated with period 4.
 #pragma once
+#include <algorithm>
 #include <cstdint>
-#include "matrix_types.hpp"
+#include "matrix_sum.hpp"
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
-constexpr int TILE_M = 64, TILE_K = 16, MAX_TILE_N = 256, TILE_LANES = 32;
+constexpr int TILE_M = 64, TILE_K = 16, MAX_TILE_N = 256, TILE_LANES = 32, PERIOD = 4;
 
 #if defined(__AVX512F__)
 constexpr int VECTOR = 16;
@@ -24,81 +20,112 @@ constexpr int VECTOR = 8;
 #else
 constexpr int VECTOR = 4;
 #endif
-typedef float Lanes __attribute__((vector_size(VECTOR * sizeof(float)), aligned(4), may_alias));
 constexpr int PARTS = TILE_LANES / VECTOR;
+typedef float Floats __attribute__((vector_size(VECTOR * 4), aligned(4), may_alias));
+typedef int32_t Ints __attribute__((vector_size(VECTOR * 4), aligned(4), may_alias));
+typedef double Doubles __attribute__((vector_size(VECTOR * 8), aligned(4), may_alias));
+typedef int64_t Longs __attribute__((vector_size(VECTOR * 8), aligned(4), may_alias));
+typedef int16_t Shorts __attribute__((vector_size(VECTOR * 2), aligned(2), may_alias));
+typedef int64_t ShortPeriods __attribute__((vector_size(VECTOR * 2), aligned(2), may_alias));
 
-// Products are exact, so a fused and a separate addition round alike.
-inline Lanes multiply_add(Lanes a, Lanes b, Lanes sum) {
+template <class Vector, class T> inline Vector load(const T* from) { return *reinterpret_cast<const Vector*>(from); }
+
+inline Floats repeat(const float* period) {
 #if defined(__AVX512F__)
-  return reinterpret_cast<Lanes>(_mm512_fmadd_ps(reinterpret_cast<__m512>(a), reinterpret_cast<__m512>(b), reinterpret_cast<__m512>(sum)));
-#elif defined(__AVX2__) && defined(__FMA__)
-  return reinterpret_cast<Lanes>(_mm256_fmadd_ps(reinterpret_cast<__m256>(a), reinterpret_cast<__m256>(b), reinterpret_cast<__m256>(sum)));
+  return reinterpret_cast<Floats>(_mm512_maskz_broadcast_f32x4(0xFFFF, _mm_loadu_ps(period)));
+#elif defined(__AVX2__)
+  return reinterpret_cast<Floats>(_mm256_broadcast_ps(reinterpret_cast<const __m128*>(period)));
 #else
-  return a * b + sum;
+  return load<Floats>(period);
 #endif
 }
-
-// Elements as fp32, row by row: value[row][k] (row of A, column of B).
-struct PanelA { alignas(64) float value[TILE_M][TILE_K]; };
-struct PanelB { alignas(64) float value[MAX_TILE_N][TILE_K]; };
-
-struct SpreadA {
-  alignas(64) float value[4][2][TILE_K][TILE_LANES];  // warp, half, k, lane
-
-  void fill(const PanelA& panel) {
-    for (int warp = 0; warp < 4; ++warp) {
-      for (int half = 0; half < 2; ++half) {
-        for (int k = 0; k < TILE_K; ++k) {
-          for (int row = 0; row < 8; ++row) {
-            const float element = panel.value[warp * 16 + half * 8 + row][k];
-            for (int i = 0; i < 4; ++i) value[warp][half][k][row * 4 + i] = element;
-          }
-        }
-      }
-    }
-  }
-};
-
-struct SpreadB {
-  alignas(64) float value[MAX_TILE_N / 8][TILE_K][2][VECTOR];  // column block, k, parity, lane modulo 4
-
-  void fill(const PanelB& panel, int columns) {
-    for (int block = 0; block < columns / 8; ++block) {
-      for (int k = 0; k < TILE_K; ++k) {
-        for (int parity = 0; parity < 2; ++parity) {
-          float* to = value[block][k][parity];
-          for (int i = 0; i < 4; ++i) to[i] = panel.value[block * 8 + i * 2 + parity][k];
-          for (int i = 4; i < VECTOR; ++i) to[i] = to[i - 4];
-        }
-      }
-    }
-  }
-};
-
-// Sums of `Blocks` column blocks for the rows of one warp and half: sums[block][parity][lane].
-template <int Blocks>
-inline void multiply(const float (*a)[TILE_LANES], const float (*b)[TILE_K][2][VECTOR], float (*sums)[2][TILE_LANES]) {
-  Lanes sum[Blocks][2][PARTS] = {};
-  for (int k = 0; k < TILE_K; ++k) {
-    Lanes left[PARTS];
-    for (int part = 0; part < PARTS; ++part) left[part] = *reinterpret_cast<const Lanes*>(a[k] + part * VECTOR);
-    for (int block = 0; block < Blocks; ++block) {
-      for (int parity = 0; parity < 2; ++parity) {
-        const Lanes right = *reinterpret_cast<const Lanes*>(b[block][k][parity]);
-        for (int part = 0; part < PARTS; ++part) {
-          sum[block][parity][part] = multiply_add(left[part], right, sum[block][parity][part]);
-        }
-      }
-    }
-  }
-  for (int block = 0; block < Blocks; ++block) {
-    for (int parity = 0; parity < 2; ++parity) {
-      for (int part = 0; part < PARTS; ++part) {
-        *reinterpret_cast<Lanes*>(sums[block][parity] + part * VECTOR) = sum[block][parity][part];
-      }
-    }
-  }
+inline Shorts repeat(const int16_t* period) {
+  int64_t four;
+  std::memcpy(&four, period, sizeof four);
+  return reinterpret_cast<Shorts>(ShortPeriods{} + four);
 }
 
-// Column blocks that keep all sums in registers: 32 vector registers of AVX-512, 16 elsewhere.
-constexpr int BLOCKS_AT_ONCE = VECTOR == 16 ? 4 : 1;
+// Exponents for which products and their scaled values are exact in fp32: neither subnormal, infinite, NaN nor far from one.
+template <size_t Count> inline bool all_tame(const int16_t (&exponents)[Count], size_t used) {
+  constexpr int16_t limit = 48;
+  int16_t wild = 0;
+  for (size_t i = 0; i < used; ++i) wild |= (exponents[i] > limit) | ((exponents[i] < -limit) & (exponents[i] != NO_EXPONENT));
+  return !wild;
+}
+
+// A by lane: every element stands in the four lanes that need it.
+struct TileA {
+  alignas(64) float value[4 * 2 * TILE_K * TILE_LANES];
+  alignas(64) int16_t exponent[4 * 2 * TILE_K * TILE_LANES];
+  bool tame;
+
+  static constexpr int at(int warp, int half) { return (warp * 2 + half) * TILE_K * TILE_LANES; }
+  static constexpr int at(int row, int k, int) { return at(row / 16, row / 8 % 2) + k * TILE_LANES + row % 8 * PERIOD; }
+  void set(int row, int k, float v, int16_t e) {
+    const int first = at(row, k, 0);
+    for (int i = 0; i < PERIOD; ++i) {
+      value[first + i] = v;
+      exponent[first + i] = e;
+    }
+  }
+  Element get(int row, int k) const { return {value[at(row, k, 0)], exponent[at(row, k, 0)]}; }
+  void judge(int) { tame = all_tame(exponent, sizeof exponent / sizeof exponent[0]); }
+};
+
+// B by column block, parity and k: the four columns that repeat.
+struct TileB {
+  alignas(64) float value[MAX_TILE_N / 8 * 2 * TILE_K * PERIOD];
+  alignas(64) int16_t exponent[MAX_TILE_N / 8 * 2 * TILE_K * PERIOD];
+  bool tame;
+
+  static constexpr int at(int block, int parity) { return (block * 2 + parity) * TILE_K * PERIOD; }
+  static constexpr int at(int column, int k, int) { return at(column / 8, column % 2) + k * PERIOD + column % 8 / 2; }
+  void set(int column, int k, float v, int16_t e) {
+    value[at(column, k, 0)] = v;
+    exponent[at(column, k, 0)] = e;
+  }
+  Element get(int column, int k) const { return {value[at(column, k, 0)], exponent[at(column, k, 0)]}; }
+  void judge(int columns) { tame = all_tame(exponent, static_cast<size_t>(columns) * TILE_K); }
+};
+
+// One register of 32 lanes: accumulator ← accumulator + A × B for tame operands (a, a_exponents: [k][lane]; b, b_exponents:
+// [k][period]). False, with nothing written, where an accumulator is so large or special that only tensor_core_sum will do.
+inline bool accumulate_tame(const float* a, const int16_t* a_exponents, const float* b, const int16_t* b_exponents, float* accumulator,
+                            bool accumulate) {
+  constexpr int greatest_allowed = 110, least = -100;
+  Ints exponents[PARTS], too_large{};
+  for (int part = 0; part < PARTS; ++part) {
+    Shorts products = load<Shorts>(a_exponents + part * VECTOR) + repeat(b_exponents);
+    for (int k = 1; k < TILE_K; ++k) {
+      const Shorts sum = load<Shorts>(a_exponents + k * TILE_LANES + part * VECTOR) + repeat(b_exponents + k * PERIOD);
+      products = sum > products ? sum : products;
+    }
+    exponents[part] = __builtin_convertvector(products, Ints);
+    if (accumulate) {  // −127 of zeros and subnormal numbers is below every tame product
+      const Ints before = (load<Ints>(accumulator + part * VECTOR) >> 23 & 0xFF) - 127;
+      exponents[part] = before > exponents[part] ? before : exponents[part];
+    }
+    too_large |= exponents[part] > greatest_allowed;
+  }
+  int any = 0;
+  for (int i = 0; i < VECTOR; ++i) any |= too_large[i];
+  if (any) return false;
+  for (int part = 0; part < PARTS; ++part) {
+    const Ints kept = exponents[part] < least;  // every product is zero
+    const Ints greatest = kept ? Ints{} + least : exponents[part];
+    const Floats scale = reinterpret_cast<Floats>((FRACTION_BITS + 127 - greatest) << 23);
+    const Floats unit = reinterpret_cast<Floats>((greatest - FRACTION_BITS + 127) << 23);
+    Ints sum{};  // 16 terms below 2^27
+    for (int k = 0; k < TILE_K; ++k) {
+      const Floats product = load<Floats>(a + k * TILE_LANES + part * VECTOR) * repeat(b + k * PERIOD);
+      sum += __builtin_convertvector(product * scale, Ints);
+    }
+    Floats* result = reinterpret_cast<Floats*>(accumulator + part * VECTOR);
+    const Floats before = accumulate ? *result : Floats{};
+    const Ints addend = __builtin_convertvector(before * scale, Ints);
+    const Doubles total = __builtin_convertvector(sum, Doubles) + __builtin_convertvector(addend, Doubles);
+    const Longs truncated = reinterpret_cast<Longs>(total) & ~((int64_t{1} << 29) - 1);  // fp32 keeps 23 of 52 mantissa bits
+    *result = kept ? before : __builtin_convertvector(reinterpret_cast<Doubles>(truncated), Floats) * unit;
+  }
+  return true;
+}

@@ -7,7 +7,9 @@ stride per mode), whose canonical forms stand in PTX ISA 9.7.15.5.1.2.1.3; boxes
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -91,7 +93,7 @@ def load(case: Any) -> Bytes:
         )
         address = shared_address(m, step, offset)
         shared[address : address + m.element_bytes] = np.frombuffer(element, np.uint8)
-    # Hardware completes in pieces: a phase that expects less ends on the way (measured on an H200).
+    # A phase that expects less than the box ends on the way; on hardware it may.
     return with_status(int(expected <= m.box_bytes), shared[:dump])
 
 
@@ -208,43 +210,148 @@ def operand(image: Bytes, bits: int, extent_mn: int, mn_major: bool) -> NDArray[
     return elements
 
 
-def as_float(elements: NDArray[np.uint16], kind: str) -> NDArray[np.float64]:
+def as_float(bits: NDArray[np.integer], kind: str) -> NDArray[np.float64]:
+    bits = np.ascontiguousarray(bits)
     if kind == "f16":
-        return elements.view(np.float16).astype(np.float64)
-    return (elements.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+        return bits.view(np.float16).astype(np.float64)
+    if kind == "bf16":
+        return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    return (bits & np.uint32(0xFFFFE000 if kind == "tf32" else 0xFFFFFFFF)).view(np.float32).astype(np.float64)
 
 
-def wgmma(case: Any) -> Bytes:
-    """Exact for whole-number operands; otherwise the real-number result rounded once."""
+def wgmma_parts(
+    case: Any,
+) -> tuple[NDArray[np.integer], list[tuple[NDArray[np.integer], NDArray[np.integer]]], str, str]:
+    """Return the accumulators [64, n] and per step the elements of A [64, 16] and B [n, 16], all as bits; element and result kinds."""
     image_bytes, steps, scale_d, step_a, step_b = case.args
     _, kind, *rest = case.kernel.split("_")
     half, n, major = kind == "half", int(rest[0][1:]), rest[1] if len(rest) > 1 else "kk"
     elements = "bf16" if kind == "bf16" else "f16"
-    result: Any = np.float16 if half else np.float32
-    registers = case.out_bytes // 512
+    word: Any = np.uint16 if half else np.uint32
+    values = case.out_bytes // 512 * (2 if half else 1)
     image = np.frombuffer(case.input, np.uint8)[:image_bytes]
-    values = registers * (2 if half else 1)
-    before = np.frombuffer(case.input, result)[image_bytes // result().nbytes :][: 128 * values].reshape(128, values)
+    before = np.frombuffer(case.input, word)[image_bytes // word().nbytes :][: 128 * values].reshape(128, values)
     fragments = np.frombuffer(case.input, np.uint16)[(image_bytes + before.nbytes) // 2 :]
-    sign = -1 if major == "negate" else 1
+    accumulators = np.zeros((64, n), word)
+    accumulators[accumulator_places(n)] = before if scale_d else 0
     in_registers = major == "reg"
-    rows, columns = accumulator_places(n)
-    total = np.zeros((64, n))
-    total[rows, columns] = before if scale_d else 0
+    b_mn = rest[-1] == "m" if in_registers else len(major) == 2 and major[1] == "m"
+    a_mn = len(major) == 2 and major[0] == "m"
+    slices = []
     for step in range(steps):
-        b_mn = rest[-1] == "m" if in_registers else len(major) == 2 and major[1] == "m"
-        b = as_float(operand(image, case.wide[1] + (step * step_b >> 4), n, b_mn), elements)
+        b = operand(image, case.wide[1] + (step * step_b >> 4), n, b_mn)
         if in_registers:
-            a = np.empty((64, 16))
-            a[thread_values(WARPGROUP, ((2, 2, 2), (64, 8, 512)), 64)] = as_float(
-                fragments[step * 1024 :][:1024].reshape(128, 8), elements
-            )
+            a = np.empty((64, 16), np.uint16)
+            places = thread_values(WARPGROUP, ((2, 2, 2), (64, 8, 512)), 64)
+            a[places] = fragments[step * 1024 :][:1024].reshape(128, 8)
         else:
-            a = as_float(
-                operand(image, case.wide[0] + (step * step_a >> 4), 64, len(major) == 2 and major[0] == "m"), elements
-            )
-        total += sign * (a @ b.T)
-    return np.ascontiguousarray(total[rows, columns].astype(result)).reshape(-1).view(np.uint8)
+            a = operand(image, case.wide[0] + (step * step_a >> 4), 64, a_mn)
+        if major == "negate":
+            a = a ^ np.uint16(0x8000)
+        slices.append((a, b))
+    return accumulators, slices, elements, "f16" if half else "f32"
+
+
+def wgmma(case: Any) -> Bytes:
+    """The result over real numbers, rounded once: exact for whole-number operands."""
+    accumulators, slices, kind, result = wgmma_parts(case)
+    total = as_float(accumulators, result)
+    for a, b in slices:
+        total = total + as_float(a, kind) @ as_float(b, kind).T
+    return in_fragments(total.astype(np.float16 if result == "f16" else np.float32))
+
+
+def in_fragments(matrix: NDArray[Any]) -> Bytes:
+    return np.ascontiguousarray(matrix[accumulator_places(matrix.shape[1])]).reshape(-1).view(np.uint8)
+
+
+# ---- how tensor cores add: integer arithmetic on the bits
+
+FORMATS = {"bf16": (8, 7), "f16": (5, 10), "tf32": (8, 23), "f32": (8, 23)}
+NAN = {"f32": 0x7FFFFFFF, "f16": 0x7FFF}
+
+
+@dataclass(frozen=True)
+class Number:
+    """mantissa · 2^scale, or `special`; `exponent` of zero lies far below all others."""
+
+    mantissa: int
+    scale: int
+    exponent: int
+    special: float = 0.0
+
+    def __mul__(self, other: Number) -> Number:
+        special = 0.0
+        if self.special or other.special:
+            special = float(self.special or self.mantissa) * float(other.special or other.mantissa)
+        exponent = self.exponent + other.exponent
+        return Number(self.mantissa * other.mantissa, self.scale + other.scale, exponent, special)
+
+    def truncated(self, scale: int) -> int:
+        """The number in units of 2^scale, towards zero."""
+        shift = self.scale - scale
+        if shift >= 0:
+            return self.mantissa << shift
+        return abs(self.mantissa) >> -shift if self.mantissa >= 0 else -(abs(self.mantissa) >> -shift)
+
+
+def unpacked(bits: int, kind: str) -> Number:
+    exponent_bits, mantissa_bits = FORMATS[kind]
+    bias = 2 ** (exponent_bits - 1) - 1
+    sign = -1 if bits >> (exponent_bits + mantissa_bits) & 1 else 1
+    field, mantissa = bits >> mantissa_bits & (2**exponent_bits - 1), bits & (2**mantissa_bits - 1)
+    if kind == "tf32":
+        mantissa &= ~0x1FFF
+    if field == 2**exponent_bits - 1:
+        return Number(0, 0, 0, math.nan if mantissa else sign * math.inf)
+    if not field and not mantissa:
+        return Number(0, 0, -100_000)
+    exponent = max(field, 1) - bias
+    return Number(sign * (mantissa + (2**mantissa_bits if field else 0)), exponent - mantissa_bits, exponent)
+
+
+def tensor_core_sum(terms: Sequence[Number], result: str) -> int:
+    """Bits of a sum as an H200 makes it: terms truncated 25 places below the greatest exponent, their sum to fp32."""
+    special = [term.special for term in terms if term.special]
+    if special:
+        total = sum(special)
+        return NAN[result] if math.isnan(total) else in_result(total, result)
+    scale = max(term.exponent for term in terms) - 25
+    units = sum(term.truncated(scale) for term in terms)
+    if not units:
+        return 0
+    excess = max(abs(units).bit_length() - 24, -149 - scale, 0)  # fp32 has 24 bits and no unit below 2^-149
+    kept = Number(units, scale, 0).truncated(scale + excess)
+    if abs(kept).bit_length() + scale + excess > 128:
+        return in_result(math.copysign(math.inf, units), result)
+    return in_result(math.ldexp(kept, scale + excess), result)
+
+
+def in_result(value: float, result: str) -> int:
+    """Bits of an fp32 number, rounded to nearest even for an fp16 result."""
+    single = np.float32(value)
+    if result == "f32":
+        return int(single.view(np.uint32))
+    with np.errstate(over="ignore"):
+        return int(single.astype(np.float16).view(np.uint16))
+
+
+def product(a: Any, b: Any, c: Any, kind: str, result: str) -> NDArray[Any]:
+    """Bits of C + A·Bᵀ: a [m, k], b [n, k], c [m, n]."""
+    left, right = ([[unpacked(int(x), kind) for x in row] for row in operand] for operand in (a, b))
+    out = np.empty_like(c)
+    for row, column in itertools.product(range(c.shape[0]), range(c.shape[1])):
+        terms = [x * y for x, y in zip(left[row], right[column], strict=True)]
+        out[row, column] = tensor_core_sum([*terms, unpacked(int(c[row, column]), result)], result)
+    return out
+
+
+def wgmma_bits(case: Any) -> Bytes:
+    """The result as hardware computes it."""
+    accumulators, slices, kind, result = wgmma_parts(case)
+    for a, b in slices:
+        accumulators = product(a, b, accumulators, kind, result)
+    return in_fragments(accumulators)
 
 
 # ---- matrices of a warp
@@ -300,30 +407,47 @@ ELEMENTS: dict[str, tuple[int, Any]] = {
 }
 
 
-def mma(case: Any, form: Any) -> Bytes:
-    bits = ELEMENTS[form.kind][0]
-    na, nb, nc = form.registers
-    words = np.frombuffer(case.input, np.uint32).reshape(32, na + nb + nc)
+def mma_parts(case: Any, form: Any) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Return A [16, k], B [8, k] and C [16, 8] in their containers: bits of floating-point types, integers."""
+    bits, container = ELEMENTS[form.kind]
+    na, nb, _ = form.registers
+    words = np.frombuffer(case.input, np.uint32).reshape(32, -1)
     a_threads, a_values, b_threads, b_values = MMA_LAYOUTS[form.k, bits]
 
-    def matrix(registers: NDArray[np.uint32], rows: int, threads: Any, values: Any, kind: str) -> NDArray[np.float64]:
-        raw = np.ascontiguousarray(registers).view(ELEMENTS[kind][1])
-        if kind == "tf32":
-            numbers = (raw & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
-        else:
-            numbers = as_float(raw, kind) if bits == 16 else raw.astype(np.float64)
-        filled = np.empty((rows, form.k))
-        filled[thread_values((WARP, threads), values, rows)] = numbers
+    def matrix(
+        registers: NDArray[np.uint32], rows: int, columns: int, threads: Any, values: Any, kind: Any
+    ) -> NDArray[Any]:
+        filled = np.empty((rows, columns), kind)
+        filled[thread_values((WARP, threads), values, rows)] = np.ascontiguousarray(registers).view(kind)
         return filled
 
-    a = matrix(words[:, :na], 16, a_threads, a_values, form.kind)
-    b = matrix(words[:, na : na + nb], 8, b_threads, b_values, form.b_kind or form.kind)
-    rows, columns = thread_values((WARP, (32, 1)), ((2, 2), (16, 8)), 16)
-    result: Any = {"f32": np.float32, "f16": np.float16, "s32": np.int32}[form.result]
-    total = np.ascontiguousarray(words[:, na + nb :]).view(result).astype(np.float64) + (a @ b.T)[rows, columns]
-    if form.saturate:
-        total = np.clip(total, -(2**31), 2**31 - 1)
+    a = matrix(words[:, :na], 16, form.k, a_threads, a_values, container)
+    b = matrix(words[:, na : na + nb], 8, form.k, b_threads, b_values, ELEMENTS[form.b_kind or form.kind][1])
+    c = matrix(words[:, na + nb :], 16, 8, (32, 1), ((2, 2), (16, 8)), RESULTS[form.result])
+    return a, b, c
+
+
+RESULTS: dict[str, Any] = {"f32": np.uint32, "f16": np.uint16, "s32": np.int32}
+
+
+def mma_fragments(matrix: NDArray[Any]) -> Bytes:
+    places = thread_values((WARP, (32, 1)), ((2, 2), (16, 8)), 16)
+    return np.ascontiguousarray(matrix[places]).reshape(-1).view(np.uint8)
+
+
+def mma(case: Any, form: Any) -> Bytes:
+    """The result over real numbers, rounded once; integers wrap or saturate."""
+    a, b, c = mma_parts(case, form)
     if form.result == "s32":
-        wrapped = (total.astype(np.int64) & 0xFFFFFFFF).astype(np.uint32)
-        return wrapped.reshape(-1).view(np.uint8)
-    return np.ascontiguousarray(total.astype(result)).reshape(-1).view(np.uint8)
+        total = c.astype(np.int64) + a.astype(np.int64) @ b.astype(np.int64).T
+        if form.saturate:
+            total = np.clip(total, -(2**31), 2**31 - 1)
+        return mma_fragments((total & 0xFFFFFFFF).astype(np.uint32))
+    sums = as_float(c, form.result) + as_float(a, form.kind) @ as_float(b, form.kind).T
+    return mma_fragments(sums.astype(np.float16 if form.result == "f16" else np.float32))
+
+
+def mma_bits(case: Any, form: Any) -> Bytes:
+    """The result as hardware computes it."""
+    a, b, c = mma_parts(case, form)
+    return mma_fragments(product(a, b, c, form.kind, form.result))

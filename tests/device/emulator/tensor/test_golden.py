@@ -34,6 +34,8 @@ def test_the_emulator_does_what_the_gpu_did(conformance: Kernels, case: Case) ->
     output = run.output
     if case.kernel == "tensor_load_global_map":  # behind the dump lies the opaque map
         output, measured = output[: 16 + case.args[2]], measured[: 16 + case.args[2]]
+    if case.name == "load/tx/less":  # whether the phase ends differed from run to run on the GPU
+        output, measured = output[4:], measured[4:]
     if measured.size == 32 != output.size:
         assert hashlib.sha256(output.tobytes()).digest() == measured.tobytes()
         return

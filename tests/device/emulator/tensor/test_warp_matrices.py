@@ -49,6 +49,11 @@ def test_mma_sync_is_exact_for_whole_numbers(conformance: Kernels, kernel: str) 
         np.testing.assert_array_equal(run.output, reference.mma(case, MMA_FORMS[kernel]))
 
 
+@pytest.mark.parametrize("case", [c for c in warp_cases() if "accumulation" in c.name], ids=lambda c: c.name)
+def test_sums_are_truncated_as_hardware_does(conformance: Kernels, case: Case) -> None:
+    np.testing.assert_array_equal(conformance.run(case).output, reference.mma_bits(case, MMA_FORMS[case.kernel]))
+
+
 def test_mma_fragments_cover_each_element_once() -> None:
     for (k, bits), (a_threads, a_values, b_threads, b_values) in reference.MMA_LAYOUTS.items():
         for rows, threads, values in ((16, a_threads, a_values), (8, b_threads, b_values)):

@@ -1,6 +1,8 @@
-"""wgmma against CuTe layouts in numpy: operands of both majors, all swizzles and types, A in registers, accumulation."""
+"""wgmma against CuTe layouts in numpy: both majors, all swizzles and types, A in registers, accumulation."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,12 +14,14 @@ from tests.device.emulator.tensor.harness import SCHEDULES, Kernels, succeeded
 from tests.gpu.cases import (
     B_START,
     IMAGE,
+    SPREADS,
     SWIZZLES,
     Case,
     accumulation_cases,
     accumulation_rows,
     dense,
     descriptor,
+    spread_words,
     wgmma,
     wgmma_cases,
 )
@@ -71,46 +75,49 @@ def test_any_descriptor_reads_what_the_canonical_layout_says(conformance: Kernel
 # ---- arithmetic
 
 
-def in_order(a: np.ndarray, b: np.ndarray, before: np.ndarray) -> np.ndarray:
-    """The stated model: a slice of 16 summed in ascending k, rounded to float32 after each addition, then added on."""
-    total = np.zeros(before.shape, np.float32)
-    for k in range(16):
-        product = a[:, None, k] * b[None, :, k]  # float64: exact
-        total = (total.astype(np.float64) + product).astype(np.float32)
-    return before + total
+def same_numbers(got: np.ndarray, want: np.ndarray, kind: type[np.floating]) -> None:
+    """Bit for bit."""
+    word = np.uint16 if kind is np.float16 else np.uint32
+    np.testing.assert_array_equal(got.view(word), want.view(word))
 
 
 @pytest.mark.parametrize("case", list(accumulation_cases()), ids=lambda c: c.name)
-def test_accumulation_follows_the_stated_model(conformance: Kernels, case: Case) -> None:
-    half, kind = "half" in case.kernel, "bf16" if "bf16" in case.kernel else "f16"
-    image = np.frombuffer(case.input, np.uint8)[:IMAGE]
-    rows, columns = reference.accumulator_places(8)
-    result = np.float16 if half else np.float32
-    before = np.frombuffer(case.input[IMAGE:], result).reshape(128, 4)
-    total = np.zeros((64, 8), result)
-    total[rows, columns] = before if case.args[2] else 0
-    for step in range(case.args[1]):
-        a = reference.as_float(reference.operand(image, case.wide[0] + (step * case.args[3] >> 4), 64, False), kind)
-        b = reference.as_float(reference.operand(image, case.wide[1] + (step * case.args[4] >> 4), 8, False), kind)
-        total = in_order(a, b, total.astype(np.float32)).astype(result)
-    run = conformance.run(case)
-    np.testing.assert_array_equal(run.output.view(result).reshape(128, 4), total[rows, columns])
+def test_sums_are_truncated_as_hardware_does(conformance: Kernels, case: Case) -> None:
+    kind = np.float16 if "half" in case.kernel else np.float32
+    same_numbers(conformance.run(case).output, reference.wgmma_bits(case), kind)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(("bf16", "f16")), st.sampled_from(SPREADS), st.sampled_from(SPREADS), st.integers(0, 2**32))
+def test_any_operands_add_as_in_rational_arithmetic(
+    conformance: Kernels, kind: str, spread_a: str, spread_b: str, seed: int
+) -> None:
+    image = np.zeros(IMAGE // 2, np.uint16)
+    image[:1024] = spread_words(spread_a, kind, (1024,), seed)
+    image[B_START // 2 :][:1024] = spread_words(spread_b, kind, (1024,), seed + 1)
+    case = wgmma("sum", f"wgmma_{kind}_n8" + "_kk" * (kind == "bf16"), *UNSWIZZLED, image=image.tobytes(), kind=kind)
+    accumulators = spread_words(spread_a, "f32", (128, 4), seed + 2)
+    case = replace(case, input=case.input[:IMAGE] + accumulators.tobytes())
+    same_numbers(conformance.run(case).output, reference.wgmma_bits(case), np.float32)
 
 
 def test_probes_tell_models_apart() -> None:
-    """Rounded sums differ from exact ones on the probe rows, so that the test above can fail."""
-    rows = accumulation_rows().astype(np.float64)
-    ones = np.ones((1, 16))
-    rounded = in_order(rows, ones, np.zeros((64, 1), np.float32))[:, 0]
-    assert np.count_nonzero(rounded != rows.sum(axis=1).astype(np.float32)) >= 8
-    assert np.count_nonzero(in_order(rows[:, ::-1], ones, np.zeros((64, 1), np.float32))[:, 0] != rounded) >= 8
+    """Rounded sums differ from truncated ones on the probe rows, so that the tests above can fail."""
+    rows = accumulation_rows()
+    bits = (rows.view(np.uint32) >> 16).astype(np.uint16)
+    ones = np.full((1, 16), 0x3F80, np.uint16)
+    zeros = np.zeros((64, 1), np.uint32)
+    truncated = reference.product(bits, ones, zeros, "bf16", "f32").view(np.float32)[:, 0]
+    assert np.count_nonzero(truncated != rows.astype(np.float64).sum(axis=1).astype(np.float32)) >= 8
+    assert np.count_nonzero(truncated != rows.cumsum(axis=1, dtype=np.float32)[:, -1]) >= 8
 
 
+UNSWIZZLED = (descriptor(0, 128, 256, "NONE"), descriptor(B_START, 128, 256, "NONE"))
 SPECIAL_HALVES = np.array([0, 1, 0x3FF, 0x400, 0x7BFF, 0x7C00, 0x7C01, 0x7E00, 0x7FFF, 0x3555, 0x0155], np.uint16)
 
 
 def test_every_half_precision_number_is_read_exactly(conformance: Kernels) -> None:
-    """A holds numbers, B the unit matrix: columns of D are columns of A. 64 × 8 numbers a run, all classes of exponents."""
+    """A holds numbers, B the unit matrix: columns of D are columns of A."""
     signs = np.concatenate([SPECIAL_HALVES, SPECIAL_HALVES | 0x8000])
     numbers = np.concatenate([signs, np.random.default_rng(3).integers(0, 2**16, 512 - signs.size).astype(np.uint16)])
     halves = numbers.view(np.float16).reshape(64, 8).astype(np.float32)
@@ -122,8 +129,7 @@ def test_every_half_precision_number_is_read_exactly(conformance: Kernels) -> No
         )
     for column in range(8):
         image[(B_START + column * 16) // 2 + column] = 0x3C00
-    a, b = descriptor(0, 128, 256, "NONE"), descriptor(B_START, 128, 256, "NONE")
-    run = conformance.run(wgmma("halves", "wgmma_f16_n8", a, b, scale_d=0, image=image.tobytes()))
+    run = conformance.run(wgmma("halves", "wgmma_f16_n8", *UNSWIZZLED, scale_d=0, image=image.tobytes()))
     rows, columns = reference.accumulator_places(8)
     np.testing.assert_array_equal(
         run.output.view(np.float32).reshape(128, 4), np.where(finite, halves, 0)[rows, columns]
@@ -133,7 +139,7 @@ def test_every_half_precision_number_is_read_exactly(conformance: Kernels) -> No
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 2**32))
 def test_half_precision_results_are_rounded_to_nearest_even(conformance: Kernels, seed: int) -> None:
-    """Any accumulator plus one product: the float32 sum rounded once, as numpy rounds."""
+    """Any accumulator plus one product: the sum truncated to fp32 and then rounded, as numpy rounds."""
     rng = np.random.default_rng(seed)
     image = np.zeros(IMAGE // 2, np.uint16)
     scale = np.float16(2.0 ** rng.integers(-14, 12))
@@ -148,11 +154,7 @@ def test_half_precision_results_are_rounded_to_nearest_even(conformance: Kernels
     before = rng.integers(0, 2**16, (128, 4)).astype(np.uint16).view(np.float16)
     before = np.where(np.isfinite(before), before, np.float16(0)).astype(np.float16)
     case = Case(case.name, case.kernel, 128, image.tobytes() + before.tobytes(), case.out_bytes, case.args, case.wide)
-    rows, _ = reference.accumulator_places(8)
-    with np.errstate(over="ignore"):
-        want = (before.astype(np.float32) + factors.astype(np.float32)[rows]).astype(np.float16)
-    got = conformance.run(case).output.view(np.float16).reshape(128, 4)
-    np.testing.assert_array_equal(got.view(np.uint16), want.view(np.uint16))
+    same_numbers(conformance.run(case).output, reference.wgmma_bits(case), np.float16)
 
 
 def test_the_ablation_delivers_zeros(conformance: Kernels) -> None:
