@@ -219,10 +219,8 @@ def as_float(bits: NDArray[np.integer], kind: str) -> NDArray[np.float64]:
     return (bits & np.uint32(0xFFFFE000 if kind == "tf32" else 0xFFFFFFFF)).view(np.float32).astype(np.float64)
 
 
-def wgmma_parts(
-    case: Any,
-) -> tuple[NDArray[np.integer], list[tuple[NDArray[np.integer], NDArray[np.integer]]], str, str]:
-    """Return the accumulators [64, n] and per step the elements of A [64, 16] and B [n, 16], all as bits; element and result kinds."""
+def wgmma_parts(case: Any) -> tuple[NDArray[Any], list[tuple[NDArray[Any], NDArray[Any]]], str, str]:
+    """Return accumulators [64, n] and per step A [64, 16] and B [n, 16], all as bits; element and result kinds."""
     image_bytes, steps, scale_d, step_a, step_b = case.args
     _, kind, *rest = case.kernel.split("_")
     half, n, major = kind == "half", int(rest[0][1:]), rest[1] if len(rest) > 1 else "kk"
