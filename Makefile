@@ -38,11 +38,13 @@ $(BIN)/python:
 
 $(VENV)/.demo-ready: $(PROJECT) | $(BIN)/python
 	@sh .ci/preflight.sh > /dev/null
+	@echo "installing ptxgym and the CUDA compiler into $(VENV) ..."
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[toolchain]"
 	@touch $@
 
 $(VENV)/.test-ready: $(PROJECT) | $(BIN)/python
 	@sh .ci/preflight.sh > /dev/null
+	@echo "installing ptxgym, the CUDA compiler and the test tools into $(VENV) ..."
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[toolchain,dev]"
 	@touch $@ $(VENV)/.demo-ready
 

@@ -8,6 +8,7 @@ from rich.panel import Panel
 from rich.rule import Rule
 from rich.text import Text
 
+from ptxgym import native
 from ptxgym.cli.console import out, plain, score_bar, style_of
 from ptxgym.episode import Episode, Turn
 from ptxgym.errors import UsageError
@@ -26,6 +27,8 @@ def run_demo() -> None:
         UsageError: in a wheel, which carries no solutions.
         InfrastructureError: if the machine failed.
     """
+    for target in native.targets().values():  # minutes, the first time: say so
+        native.build(target, report=lambda line: out.print(plain(line, "dim")))
     with Evaluator() as evaluator:
         episode = Episode(ENV, evaluator, turns=3)
         task = episode.task
