@@ -66,7 +66,7 @@ class _Result(ctypes.Structure):
     _fields_ = [
         ("outcome", ctypes.c_uint32), ("reran", ctypes.c_uint32), ("warp_instructions", ctypes.c_uint64),
         ("tma_bytes", ctypes.c_uint64), ("warp_counts", ctypes.c_void_p), ("thread_counts", ctypes.c_void_p),
-        ("nfindings", ctypes.c_int64), ("nprinted", ctypes.c_int64),
+        ("busiest", ctypes.c_int64), ("nfindings", ctypes.c_int64), ("nprinted", ctypes.c_int64),
     ]  # fmt: skip
 
 
@@ -112,9 +112,11 @@ class LaunchOutcome:
     warp_instructions: int
     tma_bytes: int
     warp_counts: NDArray[np.uint64]
-    """[instructions] warp executions."""
+    """[instructions] warp executions; zeros where the launch failed."""
     thread_counts: NDArray[np.uint64]
     """[instructions] executions by threads whose predicate was on."""
+    busiest: int
+    """Where the launch failed: the most executed instruction of the CTA that ended it; otherwise -1."""
     records: bytes
     """Findings, `RECORD_BYTES` each (`struct FindingRecord`)."""
     printed: str
@@ -214,6 +216,7 @@ class Program:
             tma_bytes=result.tma_bytes,
             warp_counts=warp_counts,
             thread_counts=thread_counts,
+            busiest=result.busiest,
             records=records.raw[: result.nfindings * RECORD_BYTES],
             printed=printed.raw[: result.nprinted].decode("utf-8", "replace"),
         )

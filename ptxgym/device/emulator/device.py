@@ -230,7 +230,7 @@ def _failure(
     if status is Status.BUDGET:
         message = (
             f"The kernels executed more than {options.warp_instruction_budget:,} warp instructions, the budget of this "
-            f"workload; {answer['kernel']} was running{_busiest(answer, blobs)}."
+            f"workload; {answer['kernel']} was running{_busiest(answer)}."
         )
         code = "emulator.instruction_budget"
         return Failure(stage=Stage.EXECUTE, status=status, code=code, message=message, findings=ranked)
@@ -244,12 +244,10 @@ def _kernel_counts(answer: Mapping[str, Any], blobs: list[bytes]) -> list[tuple[
     return list(zip(answer["kernels"], arrays[0::2], arrays[1::2], strict=True))
 
 
-def _busiest(answer: Mapping[str, Any], blobs: list[bytes]) -> str:
-    for kernel, warp, _ in _kernel_counts(answer, blobs):
-        if kernel["name"] == answer["kernel"] and warp.size:
-            line = kernel["lines"][int(warp.argmax())]
-            return f", mostly at line {line}" if line else ""
-    return ""
+def _busiest(answer: Mapping[str, Any]) -> str:
+    kernel = next(kernel for kernel in answer["kernels"] if kernel["name"] == answer["kernel"])
+    line = kernel["lines"][answer["busiest"]] if answer["busiest"] >= 0 else 0
+    return f", mostly at line {line}" if line else ""
 
 
 def _counts(answer: Mapping[str, Any], blobs: list[bytes]) -> tuple[InstructionCount, ...]:

@@ -164,7 +164,7 @@ def _execute(
         _add(answer, counts, records, operation["kernel"], result)
         if result.outcome is not Outcome.OK:
             answer["outcome"] = _NAMES[result.outcome]
-            answer["kernel"] = operation["kernel"]
+            answer["kernel"], answer["busiest"] = operation["kernel"], result.busiest
             break
     answer["kernels"] = [_kernel(loaded, name, counts[name], bool(any(records))) for name in counts]
     answer["peak_rss_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -20,11 +20,14 @@ struct CtaResult {
   Outcome outcome = Outcome::Ok;
   bool ran = false;
   uint64_t warp_instructions = 0, tma_bytes = 0;
+  int64_t busiest = -1;
   std::vector<FindingRecord> findings;
   std::string printed;
 
   void take(Cta& cta) {
     ran = true;
+    const uint64_t* counts = cta.warp_counts;
+    busiest = std::max_element(counts, counts + cta.program.kernel.ninst) - counts;
     outcome = cta.outcome;
     warp_instructions = cta.warp_instructions;
     tma_bytes = cta.tma_bytes;
@@ -38,10 +41,22 @@ struct Run {
   std::vector<Counters> counters;  // one per host thread
 };
 
-void count_into(Cta& cta, Counters& counters) {
-  cta.warp_counts = counters.warp.data();
-  cta.thread_counts = counters.thread.data();
-}
+// A CTA that counts for itself until it has finished.
+struct CountingCta : Cta {
+  Counters own;
+  explicit CountingCta(Grid& g) : Cta(g, g.program), own(g.program.kernel.ninst) {
+    warp_counts = own.warp.data();
+    thread_counts = own.thread.data();
+  }
+  void hand_over(Counters& total) {
+    for (size_t i = 0; i < own.warp.size(); ++i) {
+      total.warp[i] += own.warp[i];
+      total.thread[i] += own.thread[i];
+    }
+    std::fill(own.warp.begin(), own.warp.end(), 0);
+    std::fill(own.thread.begin(), own.thread.end(), 0);
+  }
+};
 
 // CTAs in increasing order on `threads` host threads. Those after the first that failed may be missing.
 Run run_independent(Grid& grid, unsigned threads) {
@@ -50,8 +65,7 @@ Run run_independent(Grid& grid, unsigned threads) {
   run.counters.assign(threads, Counters(grid.program.kernel.ninst));
   std::atomic<uint64_t> next{0}, stop{grid.ctas}, executed{0};
   const auto work = [&](unsigned self) {
-    Cta cta(grid, grid.program);
-    count_into(cta, run.counters[self]);
+    CountingCta cta(grid);
     for (;;) {
       const uint64_t index = next.fetch_add(1);
       if (index >= stop.load() || grid.conflict.load() || executed.load() > grid.budget) return;
@@ -59,6 +73,7 @@ Run run_independent(Grid& grid, unsigned threads) {
       run_to_end(cta);
       executed += cta.warp_instructions;
       run.ctas[index].take(cta);
+      cta.hand_over(run.counters[self]);
       if (cta.outcome != Outcome::Ok) {
         uint64_t limit = stop.load();
         while (index < limit && !stop.compare_exchange_weak(limit, index)) {
@@ -78,14 +93,11 @@ Run run_communicating(Grid& grid) {
   Run run;
   run.ctas.resize(grid.ctas);
   run.counters.assign(1, Counters(grid.program.kernel.ninst));
-  std::vector<std::unique_ptr<Cta>> resident, spare;
+  std::vector<std::unique_ptr<CountingCta>> resident, spare;
   uint64_t next = 0, finished_instructions = 0, rounds = 0;
   const auto fill = [&] {
     while (next < grid.ctas && resident.size() < grid.resident) {
-      if (spare.empty()) {
-        spare.push_back(std::make_unique<Cta>(grid, grid.program));
-        count_into(*spare.back(), run.counters[0]);
-      }
+      if (spare.empty()) spare.push_back(std::make_unique<CountingCta>(grid));
       spare.back()->start(next++);
       resident.push_back(std::move(spare.back()));
       spare.pop_back();
@@ -128,6 +140,7 @@ Run run_communicating(Grid& grid) {
     for (const size_t at : done) {
       finished_instructions += resident[at]->warp_instructions;
       run.ctas[resident[at]->linear].take(*resident[at]);
+      resident[at]->hand_over(run.counters[0]);
       spare.push_back(std::move(resident[at]));
       resident.erase(resident.begin() + static_cast<std::ptrdiff_t>(at));
     }
@@ -178,8 +191,11 @@ LaunchResult summed(const Grid& grid, const Run& run) {
     result.tma_bytes += cta.tma_bytes;
     for (const FindingRecord& record : cta.findings) merge_finding(result.findings, record, grid.max_findings);
     if (result.printed.size() < PRINT_LIMIT) result.printed += cta.printed;
-    if (cta.outcome != Outcome::Ok && result.outcome == Outcome::Ok) result.outcome = cta.outcome;
-    if (result.outcome == Outcome::Ok && result.warp_instructions > grid.budget) result.outcome = Outcome::Budget;
+    if (result.outcome == Outcome::Ok) {
+      if (cta.outcome != Outcome::Ok) result.outcome = cta.outcome;
+      else if (result.warp_instructions > grid.budget) result.outcome = Outcome::Budget;
+      if (result.outcome != Outcome::Ok) result.busiest = cta.busiest;
+    }
     if (result.outcome != Outcome::Ok && !communicating) break;
   }
   if (result.printed.size() > PRINT_LIMIT) {
@@ -187,6 +203,7 @@ LaunchResult summed(const Grid& grid, const Run& run) {
     result.printed.resize(PRINT_LIMIT - cut.size());
     result.printed += cut;
   }
+  if (result.outcome != Outcome::Ok) return result;  // which CTAs ran beside the one that failed is a matter of chance
   for (const Counters& counters : run.counters)
     for (size_t i = 0; i < result.warp_counts.size(); ++i) {
       result.warp_counts[i] += counters.warp[i];

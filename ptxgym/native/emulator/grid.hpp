@@ -6,7 +6,8 @@ struct LaunchResult {
   Outcome outcome = Outcome::Ok;
   bool reran = false;  // CTAs were not independent: they ran one after the other
   uint64_t warp_instructions = 0, tma_bytes = 0;
-  std::vector<uint64_t> warp_counts, thread_counts;  // per instruction
+  std::vector<uint64_t> warp_counts, thread_counts;  // per instruction; zero where the launch failed
+  int64_t busiest = -1;  // where it failed: the most executed instruction of the CTA that ended it
   std::vector<FindingRecord> findings;
   std::string printed;
 };

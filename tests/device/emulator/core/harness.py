@@ -132,7 +132,7 @@ def bits_of(ptx_type: str) -> int:
 
 
 def elementwise(body: str, result: str, sources: Sequence[str]) -> str:
-    """A kernel that applies `body` to %a, %b, %c, %e (of the types `sources`) and stores %d; it may use %q, %t and %u."""
+    """A kernel that applies `body` to %a, %b, %c, %e (of the types `sources`) and stores %d; %q, %t, %u are free."""
     names = "abce"
     lines = [
         f".reg .{_REGISTER[str(bits_of(result))]} %d;",
