@@ -7,6 +7,7 @@ runs, with the form, the line and what to use instead.
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -23,6 +24,7 @@ from ptxgym.device.emulator import (  # noqa: F401  (each adds its rules to the 
     decode_memory,
     decode_move,
 )
+from ptxgym.device.emulator.decode_allocate import Allocation, allocate, relocate
 from ptxgym.device.emulator.decode_grammar import (
     GUARD_AT,
     GUARD_NOT_AT,
@@ -117,7 +119,10 @@ def decode_function(function: Function) -> DecodedKernel:
         rows.append(row)
         templates.append(template)
     _end(function, rows, templates)
-    return _assemble(function, layout, rows, templates)
+    fixed = [entry[0] for entry in (*context.consts, *context.sregs)]
+    allocation = allocate(rows, context.pool, context.widths, fixed)
+    relocate(rows, context.pool, allocation)
+    return _assemble(function, layout, allocation, rows, templates)
 
 
 def refused_forms(function: Function) -> list[NotEmulated]:
@@ -191,7 +196,10 @@ def _end(function: Function, rows: list[Row], templates: list[Template]) -> None
         templates.append(template)
 
 
-def _assemble(function: Function, layout: Layout, rows: list[Row], templates: list[Template]) -> DecodedKernel:
+def _assemble(
+    function: Function, layout: Layout, allocation: Allocation, rows: list[Row], templates: list[Template]
+) -> DecodedKernel:
+    places = allocation.places
     context, instructions = layout.context, function.body.instructions
     pack = _PACK.pack
     inst = np.frombuffer(b"".join([pack(*row) for row in rows]), dtype=INST_DTYPE)
@@ -204,9 +212,9 @@ def _assemble(function: Function, layout: Layout, rows: list[Row], templates: li
         name=function.name,
         inst=inst,
         pool=_frozen(np.array(context.pool, dtype=np.int32)),
-        consts=_frozen(np.array(context.consts, dtype=CONST_DTYPE)),
-        sregs=_frozen(np.array(context.sregs, dtype=SREG_DTYPE)),
-        reg_bytes=context.reg_bytes,
+        consts=_frozen(np.array([(places[c[0]], *c[1:]) for c in context.consts], dtype=CONST_DTYPE)),
+        sregs=_frozen(np.array([(places[s[0]], *s[1:]) for s in context.sregs], dtype=SREG_DTYPE)),
+        reg_bytes=allocation.reg_bytes,
         static_smem_bytes=layout.static_smem_bytes,
         shared=shared,
         uses_dynamic_smem=any(symbol.dynamic for symbol in shared),
@@ -223,8 +231,18 @@ def _assemble(function: Function, layout: Layout, rows: list[Row], templates: li
         max_ntid=dimensions(function.directives.get("maxntid")),
         req_ntid=dimensions(function.directives.get("reqntid")),
         cluster=dimensions(function.directives.get("reqnctapercluster")),
-        register_names=context.names,
+        register_names=_names(context, allocation),
     )
+
+
+def _names(context: Context, allocation: Allocation) -> dict[int, str]:
+    """Names of the places that belong to one register alone."""
+    owners = Counter(allocation.places.values())
+    return {
+        place: context.names[offset]
+        for offset, place in allocation.places.items()
+        if owners[place] == 1 and offset in context.names
+    }
 
 
 def _numbers(values: Iterable[int]) -> NDArray[np.int64]:

@@ -91,6 +91,8 @@ class Context:
         self.shared_used: set[Variable] = set()
         self.call_params: dict[Variable, int] = {}
         self.names: dict[int, str] = {}
+        self.widths: dict[int, int] = {}
+        """Register-file offset → bytes per lane; 1: a predicate."""
         self._predicates_left = 0
         self._next_predicate = 0
         self._const_slots: dict[tuple[int, int], int] = {}
@@ -108,9 +110,10 @@ class Context:
             self._predicates_left -= 1
             offset = self._next_predicate
             self._next_predicate += _PRED_BYTES
-            return offset
-        offset = self.reg_bytes
-        self.reg_bytes += _SLOT_BYTES[width]
+        else:
+            offset = self.reg_bytes
+            self.reg_bytes += _SLOT_BYTES[width]
+        self.widths[offset] = width
         return offset
 
     def register(self, register: Register) -> int:

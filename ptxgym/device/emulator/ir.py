@@ -175,7 +175,7 @@ class DecodedKernel:
     cluster: tuple[int, int, int] | None = None
     """`.reqnctapercluster`."""
     register_names: Mapping[int, str] = field(default_factory=dict, repr=False)
-    """Register-file offset → PTX name, for messages."""
+    """Register-file offset → PTX name or value, of the places that belong to one register alone."""
 
     @cached_property
     def uses(self) -> frozenset[str]:

@@ -49,13 +49,22 @@ class Decoded:
         return ["_" if offset < 0 else self.name(offset) for offset in self.context.pool[start : start + count]]
 
 
+def decode_all(text: str) -> list[Decoded]:
+    """Decode the instructions of kernel `k` one by one, before registers share places."""
+    function = parse_module(text).functions["k"]
+    context = lay_out(function).context
+    found = []
+    for instruction in function.body.instructions:
+        template, row = decode.decode_instruction(context, instruction)
+        found.append(
+            Decoded(context, dict(zip((name for name, _ in ir.INST_FIELDS), row, strict=True)), template.family)
+        )
+    return found
+
+
 def decode_one(instruction: str) -> Decoded:
     """Decode one instruction with the tables' registers."""
-    module = parse_module(around(instruction))
-    function = module.functions["k"]
-    context = lay_out(function).context
-    template, row = decode.decode_instruction(context, function.body.instructions[0])
-    return Decoded(context, dict(zip((name for name, _ in ir.INST_FIELDS), row, strict=True)), template.family)
+    return decode_all(around(instruction))[0]
 
 
 def registers(text: str) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 from ptxgym.device.emulator import ir
 from ptxgym.device.emulator.decode import DecodedModule
 from ptxgym.device.emulator.decode_grammar import NotEmulated
-from tests.device.emulator.decode.support import kernel
+from tests.device.emulator.decode.support import decode_all, kernel
 
 
 def decode(body: str, head: str = "", params: str = "") -> ir.DecodedKernel:
@@ -118,18 +118,18 @@ def test_constants_are_shared_by_value_and_width() -> None:
     assert sorted((int(c["width"]), int(c["lo"])) for c in decoded.consts) == [(4, 7), (4, 0xFFFFFFFF), (8, 7)]
 
 
-def test_registers_do_not_overlap() -> None:
+def test_registers_do_not_overlap_before_they_share_places() -> None:
     body = (
         ".reg .pred p<40>; .reg .b16 h; .reg .b32 r; .reg .b64 d; .reg .b128 q;\n"
         + "".join(f"setp.eq.s32 p{n}, r, {n};\n" for n in range(40))
         + "mov.b128 q, {d, d};\nmov.u16 h, h;"
     )
-    decoded = decode(body)
-    widths = {"p": 4, "h": 128, "r": 128, "d": 256, "q": 512}
-    spans = sorted((offset, widths.get(name[0], 128)) for offset, name in decoded.register_names.items())
+    context = decode_all(kernel(body))[0].context
+    sizes = {1: 4, 2: 128, 4: 128, 8: 256, 16: 512}
+    spans = sorted((offset, sizes[width]) for offset, width in context.widths.items())
     for (start, size), (following, _) in itertools.pairwise(spans):
         assert start + size <= following
-    assert spans[-1][0] + spans[-1][1] <= decoded.reg_bytes
+    assert spans[-1][0] + spans[-1][1] <= context.reg_bytes
     assert all(offset % 128 == 0 for offset, size in spans if size != 4)
 
 

@@ -8,7 +8,7 @@ from ptxgym.device.emulator import ir
 from ptxgym.device.emulator.decode import DecodedModule
 from ptxgym.device.emulator.decode_grammar import NotEmulated
 from ptxgym.device.emulator.ptx import PtxSyntaxError, parse_module
-from tests.device.emulator.decode.support import decode_one, kernel
+from tests.device.emulator.decode.support import decode_all, decode_one, kernel
 
 LOAD = (
     "cp.async.bulk.tensor.2d.shared::cluster.global{mode}.mbarrier::complete_tx::bytes [a32], [b64, {{v0, v1}}], [c32]"
@@ -45,16 +45,18 @@ def operations(decoded: ir.DecodedKernel) -> list[str]:
 def test_printf_call_sequence_becomes_moves_and_one_printf() -> None:
     decoded = decode(CALL.format(name="vprintf"))
     assert operations(decoded)[:5] == ["MOV", "MOV", "PRINTF", "MOV", "ST"]
-    inst = decoded.inst
-    assert int(inst["a"][2]) == int(inst["d"][0]) and int(inst["b"][2]) == int(inst["d"][1])
-    assert int(inst["a"][3]) == int(inst["d"][2]) >= 0
-    assert decoded.register_names[int(inst["a"][0])] == "f" and decoded.register_names[int(inst["d"][3])] == "r"
     assert decoded.features & ir.FEATURE["FEAT_PRINTF"]
+    first, second, call, result, _ = (one.row for one in decode_all(kernel(CALL.format(name="vprintf"))))
+    assert (call["a"], call["b"], call["d"]) == (first["d"], second["d"], result["a"])
+    names = decode_all(kernel(CALL.format(name="vprintf")))[0].context.names
+    assert [names[offset] for offset in (first["a"], second["a"], result["d"])] == ["f", "a", "r"]
 
 
 def test_two_calls_do_not_share_parameters() -> None:
-    decoded = decode(CALL.format(name="vprintf") + "{" + CALL.format(name="vprintf") + "}")
-    assert int(decoded.inst["d"][0]) != int(decoded.inst["d"][5])
+    rows = [
+        one.row for one in decode_all(kernel(CALL.format(name="vprintf") + "{" + CALL.format(name="vprintf") + "}"))
+    ]
+    assert rows[0]["d"] != rows[5]["d"]
 
 
 def test_assertfail_takes_five_registers() -> None:
@@ -62,10 +64,11 @@ def test_assertfail_takes_five_registers() -> None:
         f".param .b{bits} p{n};\nst.param.b{bits} [p{n}+0], {value};\n"
         for n, (bits, value) in enumerate(((64, "a"), (64, "a"), (32, "11"), (64, "a"), (64, "1")))
     )
-    decoded = decode(".reg .b64 a;\n{\n" + sequence + "call.uni __assertfail, (p0, p1, p2, p3, p4);\n}\n")
-    assert operations(decoded)[5] == "ASSERTFAIL" and int(decoded.inst["nvec"][5]) == 5
-    start = int(decoded.inst["vec"][5])
-    assert list(decoded.pool[start : start + 5]) == [int(d) for d in decoded.inst["d"][:5]]
+    body = ".reg .b64 a;\n{\n" + sequence + "call.uni __assertfail, (p0, p1, p2, p3, p4);\n}\n"
+    assert operations(decode(body))[5] == "ASSERTFAIL"
+    *moves, call = decode_all(kernel(body))
+    start = call.row["vec"]
+    assert call.context.pool[start : start + call.row["nvec"]] == [move.row["d"] for move in moves]
 
 
 @pytest.mark.parametrize(
@@ -246,13 +249,10 @@ def test_narrow_loads_say_the_width_of_their_register() -> None:
 
 
 def test_carry_is_one_hidden_predicate() -> None:
-    decoded = decode(
-        ".reg .b32 r; .reg .pred p;\nadd.cc.u32 r, r, 1;\naddc.cc.u32 r, r, 0;\nmadc.hi.u32 r, r, r, 0;\n"
-        "setp.eq.s32 p, r, 0;"
-    )
-    inst = decoded.inst
-    assert len({int(inst["e"][n]) for n in range(3)} | {int(inst["d2"][n]) for n in range(3)}) == 1
-    assert int(inst["d"][3]) != int(inst["e"][0]) and int(inst["e"][3]) == -1
+    body = ".reg .b32 r; .reg .pred p;\nadd.cc.u32 r, r, 1;\naddc.cc.u32 r, r, 0;\nmadc.hi.u32 r, r, r, 0;\n"
+    *carried, compare = (one.row for one in decode_all(kernel(body + "setp.eq.s32 p, r, 0;")))
+    assert len({row["e"] for row in carried} | {row["d2"] for row in carried}) == 1
+    assert compare["d"] != carried[0]["e"] and compare["e"] == -1
 
 
 def test_deep_nesting_and_huge_numbers_are_typed_errors() -> None:
