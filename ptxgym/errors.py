@@ -1,7 +1,8 @@
 """Exceptions of ptxgym.
 
-A bad submission is never an exception: it is a `Verdict`. What is raised is either a mistake of the caller (`UsageError`
-and its kin) or a failure of the machine (`InfrastructureError`), which an environment turns into a truncated step.
+A bad submission is never an exception: it is a `Verdict`. What is raised is either a mistake of the caller
+(`UsageError` and its kin) or a failure of the machine (`InfrastructureError`), which an environment turns into a
+truncated step.
 """
 
 
@@ -14,7 +15,7 @@ class UsageError(PtxgymError, ValueError):
 
 
 class ContentError(UsageError):
-    """Raised when a file under `tasks/`, `envs/`, `rewards/` (…) is missing or malformed; names file, key and expectation."""
+    """Raised when a file under `tasks/`, `envs/`, `rewards/` (…) is missing or malformed; names file, key, expectation."""
 
 
 class UnknownNameError(UsageError):

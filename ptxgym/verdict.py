@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 class Value(BaseModel):
     """Base of the typed, immutable values that travel between stages."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, ser_json_inf_nan="strings")
 
 
 class Stage(StrEnum):
@@ -47,7 +47,11 @@ class Status(StrEnum):
 
 
 class Severity(StrEnum):
-    """`error` is certain and changes the status; `warning` is an order that nothing guarantees; `note` is what real kernels get away with."""
+    """How sure and how grave a finding is.
+
+    `error` is certain and changes the status; `warning` is an order that nothing guarantees; `note` is what real kernels
+    get away with.
+    """
 
     ERROR = "error"
     WARNING = "warning"
@@ -140,7 +144,8 @@ class Evidence(Value):
     families: dict[str, FamilyCount]
     tma_bytes: int = 0
     ablation: str | None = None
-    """`depends` if zeroing the target instructions' results makes the output wrong, `independent` if not, None if not run."""
+    """`depends` if the output becomes wrong with the target instructions' results zeroed, `independent` if not, None if
+    that was not run."""
     explanation: str | None = None
     """Why `target_ok` is false, in one sentence."""
 

@@ -110,6 +110,17 @@ def test_usage_errors_exit_with_2_and_name_the_way_out(
     assert "Traceback" not in ran.err
 
 
+def test_json_of_a_wrong_kernel_reads_back_though_its_errors_are_infinite(
+    run: Callable[..., Ran], tmp_path: Path
+) -> None:
+    file = tmp_path / "kernel.cu"
+    file.write_text(str(BAD["wrong_output"]))
+    ran = run("eval", file, *ENV, "--json")
+    verdict = Verdict.model_validate_json(ran.out)
+    assert (ran.code, verdict.status) == (1, Status.WRONG_OUTPUT)
+    assert verdict.outputs[0].relative_error == float("inf")
+
+
 @pytest.mark.parametrize("error", [ToolchainError("no usable CUDA 13 compiler"), InfrastructureError("disk full")])
 def test_failures_of_the_machine_exit_with_3(
     run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch, error: InfrastructureError

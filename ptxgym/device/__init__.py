@@ -1,1 +1,1 @@
-
+"""Places where plans run, behind one protocol."""

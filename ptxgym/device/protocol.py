@@ -72,7 +72,8 @@ class Device(Protocol):
     ) -> Execution | Failure:
         """Run `plan` on copies of `buffers` (every input and output by name, outputs poisoned by the caller).
 
-        Returns a `Failure` where the submission is at fault: `not_emulated`, `launch_error`, `runtime_fault`, `hang`, `budget`.
+        Returns a `Failure` where the submission is at fault: `not_emulated`, `launch_error`, `runtime_fault`, `hang`,
+        `budget`.
 
         Raises:
             InfrastructureError: if the device itself failed.
