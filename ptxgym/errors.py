@@ -15,7 +15,7 @@ class UsageError(PtxgymError, ValueError):
 
 
 class ContentError(UsageError):
-    """Raised when a file under `tasks/`, `envs/`, `rewards/` (…) is missing or malformed; names file, key, expectation."""
+    """Raised when a file under `tasks/`, `envs/`, `rewards/` (…) is missing or wrong; names file, key and expectation."""
 
 
 class UnknownNameError(UsageError):

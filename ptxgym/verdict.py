@@ -49,8 +49,8 @@ class Status(StrEnum):
 class Severity(StrEnum):
     """How sure and how grave a finding is.
 
-    `error` is certain and changes the status; `warning` is an order that nothing guarantees; `note` is what real kernels
-    get away with.
+    `error` is certain and changes the status; `warning` is an order that nothing guarantees; `note` is what real
+    kernels get away with.
     """
 
     ERROR = "error"
