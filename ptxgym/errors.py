@@ -15,7 +15,7 @@ class UsageError(PtxgymError, ValueError):
 
 
 class ContentError(UsageError):
-    """Raised when a file under `tasks/`, `envs/`, `rewards/` (…) is missing or wrong; names file, key and expectation."""
+    """Raised when a file under `tasks/`, `envs/`, `rewards/` … is missing or wrong; names file, key, expectation."""
 
 
 class UnknownNameError(UsageError):
