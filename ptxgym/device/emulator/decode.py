@@ -207,7 +207,6 @@ def _assemble(
     features = 0
     for template in templates:
         features |= template.features
-    shared = layout.shared_symbols()
     return DecodedKernel(
         name=function.name,
         inst=inst,
@@ -216,8 +215,8 @@ def _assemble(
         sregs=_frozen(np.array([(places[s[0]], *s[1:]) for s in context.sregs], dtype=SREG_DTYPE)),
         reg_bytes=allocation.reg_bytes,
         static_smem_bytes=layout.static_smem_bytes,
-        shared=shared,
-        uses_dynamic_smem=any(symbol.dynamic for symbol in shared),
+        shared=layout.shared,
+        uses_dynamic_smem=any(symbol.dynamic for symbol in layout.shared),
         local_bytes=layout.local_bytes,
         params=layout.parameters,
         param_bytes=layout.param_bytes,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ptxgym.device.emulator.decode_grammar import (
     FIELD,
+    T_CODE,
     Builder,
     Form,
     Handler,
@@ -18,7 +19,7 @@ from ptxgym.device.emulator.decode_grammar import (
     types,
     word,
 )
-from ptxgym.device.emulator.decode_operands import Context, dest, predicate, source
+from ptxgym.device.emulator.decode_operands import Context, dest, pair, predicate, source
 from ptxgym.device.emulator.ir import BOOL, CMP, FLAG
 from ptxgym.device.emulator.ptx import Operand
 
@@ -107,8 +108,6 @@ def _wide(op: str, sources: str) -> Builder:
     def build(form: Form) -> Template:
         narrow = form["type"]
         wide = narrow[0] + str(2 * int(narrow[1:]))
-        from ptxgym.device.emulator.decode_grammar import T_CODE
-
         handlers = [dest("d", wide), source("a", narrow), source("b", narrow)]
         if "c" in sources:
             handlers.append(source("c", wide))
@@ -119,8 +118,6 @@ def _wide(op: str, sources: str) -> Builder:
 
 def _dot(op: str, multiply_adds: int) -> Builder:
     def build(form: Form) -> Template:
-        from ptxgym.device.emulator.decode_grammar import T_CODE
-
         result = "s32" if "s32" in (form["stype"], form["btype"]) else "u32"
         shape = (dest("d", result), source("a", form["stype"]), source("b", form["btype"]), source("c", result))
         signed = FLAG["F_B_SIGNED"] if form["btype"] == "s32" else 0
@@ -272,8 +269,6 @@ def _comparison_rules() -> None:
 
 
 def _setp(form: Form) -> Template:
-    from ptxgym.device.emulator.decode_operands import pair
-
     kind = form["type"]
     first, second = dest("d", "pred", sink=True), dest("d2", "pred", sink=True)
     single = kind in ("f16", "bf16")  # these have no second result, packed types always have one

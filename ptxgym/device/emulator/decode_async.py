@@ -50,7 +50,7 @@ from ptxgym.device.emulator.decode_operands import (
     source,
 )
 from ptxgym.device.emulator.ir import FEATURE, FLAG
-from ptxgym.device.emulator.ptx import Memory, Not, Operand, Register, Sink, Vector
+from ptxgym.device.emulator.ptx import Memory, Not, Operand, Register, Sink, Symbol, Vector
 
 _ASYNC, _SHARED = FEATURE["FEAT_ASYNC"], FEATURE["FEAT_SHARED"]
 _SHARED_SPACES = ("", "shared", "shared::cta", "shared::cluster")
@@ -298,8 +298,6 @@ def _rank(form: Form) -> int:
 
 def _map_space(operand: Operand) -> str:
     """Tensor maps are addressed generically; a parameter or constant may be named directly."""
-    from ptxgym.device.emulator.ptx import Symbol
-
     base = operand.base if isinstance(operand, Memory) else None
     return base.variable.space if isinstance(base, Symbol) and base.variable.space == "const" else ""
 

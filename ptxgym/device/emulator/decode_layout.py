@@ -22,10 +22,7 @@ class Layout:
     static_smem_bytes: int
     local_bytes: int
     shared: tuple[SharedSymbol, ...]
-
-    def shared_symbols(self) -> tuple[SharedSymbol, ...]:
-        """The shared variables in order of address."""
-        return self.shared
+    """In order of address."""
 
 
 def align_up(offset: int, align: int) -> int:

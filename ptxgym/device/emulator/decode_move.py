@@ -10,6 +10,7 @@ from ptxgym.device.emulator.decode_grammar import (
     STYPE_AT,
     T_CODE,
     VEC_AT,
+    Custom,
     Form,
     Handler,
     RefusedOperand,
@@ -126,8 +127,8 @@ def _wide_enough(field: str, kind: str) -> Handler:
     return handler
 
 
-def _complete_classes(form: Form) -> Handler:
-    """Fill in the class that `_wide_enough` left out where the other operand needed one."""
+def _conversion(form: Form) -> Custom:
+    """Both operands of cvt; fills in the class that `_wide_enough` left out where the other operand needed one."""
     first, second = _wide_enough("d", form["type"]), _wide_enough("a", form["stype"])
     natural_d = REGISTER_CLASS[max(TYPE_BYTES[form["type"]], 2)]
     natural_a = REGISTER_CLASS[max(TYPE_BYTES[form["stype"]], 2)]
@@ -143,11 +144,11 @@ def _complete_classes(form: Form) -> Handler:
             if not row[IMM_AT] >> 8:
                 row[IMM_AT] |= natural_a << 8
 
-    return custom  # type: ignore[return-value]
+    return custom
 
 
 def _cvt(form: Form) -> Template:
-    return make("CVT", form, custom=_complete_classes(form), family="cvt")  # type: ignore[arg-type]
+    return make("CVT", form, custom=_conversion(form), family="cvt")
 
 
 def _cvt_exact(form: Form) -> Template:

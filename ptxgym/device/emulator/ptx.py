@@ -10,6 +10,7 @@ Source: PTX ISA 9.0 sections 4 (syntax), 5 (state spaces, types, variables), 6 (
 from __future__ import annotations
 
 import re
+import struct
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import PurePosixPath
@@ -276,8 +277,6 @@ def parse_number(token: str) -> Integer | Real:
     Raises:
         PtxSyntaxError: if it is none.
     """
-    import struct
-
     head = token[:2]
     try:
         if head in ("0f", "0F"):

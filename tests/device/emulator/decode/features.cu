@@ -184,6 +184,7 @@ extern "C" __global__ void __launch_bounds__(128) tensors(const __grid_constant_
   float d[4];
   unsigned a[4] = {1, 2, 3, 4};
   const unsigned long long desc = base;
+#if __CUDA_ARCH__ == 900
   asm volatile("wgmma.fence.sync.aligned;");
   asm volatile("{ .reg .pred p; setp.ne.b32 p, %6, 0;\n"
                "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, %4, %5, p, 1, 1, 0, 1; }"
@@ -191,6 +192,7 @@ extern "C" __global__ void __launch_bounds__(128) tensors(const __grid_constant_
   asm volatile("wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%0, %1, %2, %3}, {%4, %5, %6, %7}, %8, 1, -1, 1, 0;"
                : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(desc));
   asm volatile("wgmma.commit_group.sync.aligned;\n wgmma.wait_group.sync.aligned 0;");
+#endif
   unsigned r[4];
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(base));
   asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -210,7 +212,9 @@ typedef int (*Operation)(int);
 __device__ Operation table[2];
 extern "C" __global__ void refused_indirect(int* x) { x[1] = table[x[0]](x[2]); }
 extern "C" __global__ void __cluster_dims__(2) refused_cluster(int* x) { x[blockIdx.x] = 1; }
+#if __CUDA_ARCH__ == 900
 extern "C" __global__ void refused_fp8(float* x, unsigned long long desc) {
   asm volatile("{ .reg .pred p; setp.ne.b32 p, 1, 0;\n wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%0, %1, %2, %3}, %4, %4, p, 1, 1; }"
                : "+f"(x[0]), "+f"(x[1]), "+f"(x[2]), "+f"(x[3]) : "l"(desc));
 }
+#endif

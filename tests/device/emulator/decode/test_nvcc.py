@@ -24,16 +24,14 @@ REFUSED = {
 }
 
 
-@pytest.fixture(scope="session")
-def ptx(tmp_path_factory: pytest.TempPathFactory) -> str:
+def compiled(target: Path, arch: str) -> str:
     """The module's PTX, as the build stage makes it."""
-    target = tmp_path_factory.mktemp("features") / "features.ptx"
     command = [
         find_toolchain().nvcc,
         "-std=c++17",
         "-O3",
         "-lineinfo",
-        "-arch=sm_90a",
+        f"-arch={arch}",
         "-ptx",
         "-w",
         SOURCE,
@@ -42,6 +40,11 @@ def ptx(tmp_path_factory: pytest.TempPathFactory) -> str:
     ]
     subprocess.run([*map(str, command)], check=True, capture_output=True)
     return target.read_text()
+
+
+@pytest.fixture(scope="session")
+def ptx(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return compiled(tmp_path_factory.mktemp("features") / "features.ptx", "sm_90a")
 
 
 @pytest.fixture(scope="session")
@@ -113,6 +116,12 @@ def test_checks_of_a_module_list_every_kernel(ptx: str) -> None:
     report = forms.check_module(ptx, str(SOURCE))
     assert {name for name, refused in report.items() if refused} == set(REFUSED)
     assert "at line" in str(report["refused_call"][0])
+
+
+def test_the_newer_front_end_prints_another_style(tmp_path: Path) -> None:
+    """For sm_100a nvcc 13.0 uses the front end of later versions: `.b32 %f`, `mov.b32`, `.ptr` parameters."""
+    report = forms.check_module(compiled(tmp_path / "newer.ptx", "sm_100a"), str(SOURCE))
+    assert {name for name, refused in report.items() if refused} == set(REFUSED) - {"refused_fp8"}
 
 
 def test_unreadable_ptx_is_a_failure_of_its_own() -> None:
