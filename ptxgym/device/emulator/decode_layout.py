@@ -120,7 +120,8 @@ def module_symbols(module: Module) -> dict[str, ModuleSymbol]:
         if variable.space not in ("global", "const") or variable.extern:
             continue
         initial = variable.initial or bytes(variable.size_bytes)
-        relocations = tuple(SymbolRelocation(*reference) for reference in variable.references)
+        references = () if variable.unsupported else variable.references  # no kernel that decodes uses the unsupported
+        relocations = tuple(SymbolRelocation(*reference) for reference in references)
         symbols[variable.name] = ModuleSymbol(
             variable.name, variable.space, variable.size_bytes, variable.align, initial, relocations
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ptxgym.device.emulator.ptx import Function, Variable
 from ptxgym.device.emulator.ptx_cursor import Cursor
 
@@ -27,6 +29,17 @@ class ModuleParser(Cursor):
             self._statement()
         if not self.module.version:
             self.fail("no `.version` directive: this is not a PTX module")
+        self._check_references()
+
+    def _check_references(self) -> None:
+        """Mark variables whose initialisers hold addresses of what is no variable in memory, such as functions."""
+        variables = self.module.variables
+        for name, variable in variables.items():
+            for reference in variable.references:
+                target = variables.get(reference.symbol)
+                if target is None or target.space not in ("global", "const") or target.extern:
+                    reason = f"the address of `{reference.symbol}` in its initialiser"
+                    variables[name] = replace(variable, unsupported=reason)
 
     def _statement(self) -> None:
         token = self.take()

@@ -111,6 +111,15 @@ def test_external_variable_is_refused() -> None:
         decode(".reg .b64 a;\nmov.u64 a, g;", ".extern .global .b32 g;")
 
 
+def test_tables_of_functions_are_refused_where_they_are_used() -> None:
+    head = ".func f()\n{\nret;\n}\n.global .align 8 .u64 table[2] = {f, f};\n.global .u64 plain[1] = {generic(table)};"
+    module = DecodedModule.parse(kernel("ret;", head))
+    assert module.kernel("k").relocations == () and module.symbols["table"].relocations == ()
+    assert [r.symbol for r in module.symbols["plain"].relocations] == ["table"]
+    with pytest.raises(NotEmulated, match="address of `f`"):
+        decode(".reg .b64 a;\nmov.u64 a, table;", head)
+
+
 def test_constants_are_shared_by_value_and_width() -> None:
     decoded = decode(
         ".reg .b32 r; .reg .b64 d;\nadd.s32 r, r, 7;\nmul.lo.s32 r, 7, 7;\nadd.s64 d, d, 7;\nadd.s32 r, r, -1;"
