@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import cache
+from pathlib import Path
 
 import pytest
 
-from tests.mutation.campaign import Result, Target, campaign, seeds
+from ptxgym.device.protocol import RunOptions
+from tests.mutation.campaign import DEVICE, Result, Target, campaign, seeds
 from tests.mutation.equivalent import EQUIVALENCES
 from tests.mutation.operators import ptx_operators
 from tests.mutation.plans import plan_mutants
@@ -69,3 +72,22 @@ def test_mutants_differ_from_the_kernel() -> None:
 def test_equivalences_are_about_known_operators() -> None:
     names = {operator.name for operator in ptx_operators(STAGE_BYTES)} | {"launch.smem"}
     assert {known.operator for known in EQUIVALENCES} <= names
+
+
+@pytest.mark.parametrize("options", [RunOptions(), RunOptions(schedule="random", seed=2)], ids=lambda o: o.schedule)
+def test_findings_do_not_depend_on_host_threads(tmp_path: Path, options: RunOptions) -> None:
+    subject = target("wgmma")
+    kernel = KernelText(subject.build.ptx.read_text())
+    wanted = ("drop.wgmma_wait", "bytes.less", "stage.arrive", "descriptor.start.B", "count.init_more")
+    for operator in ptx_operators(STAGE_BYTES):
+        if operator.name not in wanted:
+            continue
+        ptx = tmp_path / f"{operator.name}.ptx"
+        ptx.write_text(next(operator.mutants(kernel)).text)
+        build = dataclasses.replace(subject.build, ptx=ptx, key=operator.name)
+        one, two = (
+            DEVICE.run(build, subject.plan, subject.buffers, dataclasses.replace(options, threads=threads))
+            for threads in (1, 2)
+        )
+        assert one.findings
+        assert one.findings == two.findings

@@ -299,8 +299,7 @@ void ShadowState::async_begin(Warp& warp, int inst, Async kind, int lane, Mbar* 
     issue_wgmma(warp, inst);
     return;
   }
-  if (kind == Async::TmaLoad || kind == Async::BulkLoad) {
-    if (!bar) return;
+  if (bar && (kind == Async::TmaLoad || kind == Async::BulkLoad)) {
     BarrierState& b = of(*bar);
     b.issued += bytes;
     b.load_inst = inst;

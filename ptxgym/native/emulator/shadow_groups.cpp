@@ -71,10 +71,16 @@ void ShadowState::mbar_expect(Warp& warp, int inst, Mbar& bar, int64_t bytes) {
   b.expect_warp = static_cast<uint16_t>(warp.id);
 }
 
-void ShadowState::mbar_arrive(Warp& warp, int, Mbar& bar) {
+void ShadowState::mbar_arrive(Warp& warp, int inst, Mbar& bar) {
   settle();
   WarpState& w = of(warp);
-  of(bar).pending.join(w.now);
+  Knowledge& pending = of(bar).pending;
+  if (mods_order(cta_.program.kernel.inst[inst].mods) == O_RELAXED) {
+    pending.likely.join(w.now.likely);
+    if (w.fenced) pending.join(w.at_fence);
+  } else {
+    pending.join(w.now);
+  }
   tick(w);
 }
 
@@ -119,8 +125,17 @@ void ShadowState::mbar_observe(Warp& warp, int inst, Mbar& bar, uint64_t phases)
     }
   }
   last = {phases, w.time, inst};
-  w.now.raise(b.component, static_cast<uint32_t>(b.offset + phases));
-  w.now.join(b.done);
+  const auto reached = static_cast<uint32_t>(b.offset + phases);
+  if (mods_order(cta_.program.kernel.inst[inst].mods) == O_RELAXED) {
+    w.now.likely.raise(b.component, reached);
+    w.now.likely.join(b.done.likely);
+    w.to_acquire.raise(b.component, reached);
+    w.to_acquire.join(b.done);
+    w.has_to_acquire = true;
+  } else {
+    w.now.raise(b.component, reached);
+    w.now.join(b.done);
+  }
   changed(w);
 }
 
