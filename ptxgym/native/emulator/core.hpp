@@ -232,6 +232,7 @@ struct Program {
   Kernel kernel;
   std::vector<Slot> slots;
   std::vector<uint8_t> warp_image;  // registers of a fresh warp: constants in place, everything else zero
+  bool needs_tensor_state = false;  // some instruction belongs to an asynchronous engine
   std::string error;                // not empty: names the instruction that has no handler
   explicit Program(const Kernel&);
   void refresh_constants();         // after the launcher has relocated symbols

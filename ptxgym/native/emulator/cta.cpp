@@ -117,7 +117,7 @@ void Cta::start(uint64_t linear_index) {
       }
     }
   }
-  tensor = make_tensor_state(*this);
+  tensor = program.needs_tensor_state ? make_tensor_state(*this) : nullptr;
   if (shadow) shadow->reset(*this);
 }
 

@@ -7,64 +7,96 @@
 
 namespace {
 
-struct Addresses {
-  alignas(64) uint64_t at[LANES];  // only the lanes of the mask are meaningful
-  uint64_t low, high, bits;        // smallest, largest, OR of all
-  bool dense;                      // full warp, each lane right behind the one before
+enum class Pattern : uint8_t {
+  Uniform,  // every lane the same address
+  Dense,    // full warp, each lane right behind the one before
+  Any,
 };
 
-// `each` is what one lane accesses, in bytes.
-void collect(Addresses& out, Warp& w, const Inst& inst, uint32_t mask, uint64_t each, uint64_t window) {
-  const uint64_t offset = static_cast<uint64_t>(inst.imm);
-  if (inst.a < 0) {
-    for (int l = 0; l < LANES; ++l) out.at[l] = offset;
-  } else if (inst.mods & M_A64) {
-    const auto* a = w.reg<uint64_t>(inst.a);
-    for (int l = 0; l < LANES; ++l) out.at[l] = a[l] + offset - window;
-  } else {
-    const auto* a = w.reg<uint32_t>(inst.a);
-    for (int l = 0; l < LANES; ++l) out.at[l] = a[l] + static_cast<uint32_t>(offset);
-    // 32-bit addresses do not wrap: a negative offset that leaves the space is out of bounds
-    for (int l = 0; l < LANES; ++l) out.at[l] = (out.at[l] & 0xffffffffull);
-  }
-  uint64_t low = ~0ull, high = 0, bits = 0;
-  if (mask == FULL_MASK) {
-    const uint64_t first = out.at[0];
-    uint64_t gaps = 0;
-    for (int l = 0; l < LANES; ++l) {
-      const uint64_t x = out.at[l];
-      low = std::min(low, x);
-      high = std::max(high, x);
-      bits |= x;
-      gaps |= x - (first + static_cast<uint64_t>(l) * each);
+// Where the lanes of one instruction access memory. `at` is filled for Pattern::Any only; the others follow from `low`.
+struct Addresses {
+  alignas(64) uint64_t at[LANES];
+  uint64_t low, high;  // smallest and largest
+  uint64_t bits;       // its low bits are zero if and only if every lane is aligned
+  uint64_t each;       // bytes that one lane accesses
+  Pattern pattern;
+
+  uint64_t of(int lane) const {
+    switch (pattern) {
+      case Pattern::Uniform: return low;
+      case Pattern::Dense: return low + static_cast<uint64_t>(lane) * each;
+      default: return at[lane];
     }
-    out.dense = gaps == 0;
-  } else {
-    for_lanes(mask, [&](int l) {
-      low = std::min(low, out.at[l]);
-      high = std::max(high, out.at[l]);
-      bits |= out.at[l];
-    });
-    out.dense = false;
+  }
+  void shift(uint64_t origin) {  // addresses become offsets
+    low -= origin;
+    high -= origin;
+    if (pattern == Pattern::Any)
+      for (int lane = 0; lane < LANES; ++lane) at[lane] -= origin;
+  }
+  void expand() {
+    if (pattern == Pattern::Any) return;
+    for (int lane = 0; lane < LANES; ++lane) at[lane] = of(lane);
+    pattern = Pattern::Any;
+  }
+};
+
+// Looks at the addresses of a warp. `address(lane)` is cheap and safe for every lane.
+template <class F> void collect(Addresses& out, uint32_t mask, F address) {
+  if (mask == FULL_MASK) {
+    const uint64_t first = address(0);
+    uint64_t differs = 0, gaps = 0;
+    for (int lane = 0; lane < LANES; ++lane) {
+      const uint64_t x = address(lane);
+      differs |= x ^ first;
+      gaps |= x ^ (first + static_cast<uint64_t>(lane) * out.each);
+    }
+    if (differs == 0 || gaps == 0) {
+      out.pattern = differs == 0 ? Pattern::Uniform : Pattern::Dense;
+      out.low = out.bits = first;
+      out.high = differs == 0 ? first : first + (LANES - 1) * out.each;
+      return;
+    }
+  }
+  const uint64_t any = address(first_lane(mask));
+  uint64_t low = ~0ull, high = 0, bits = 0;
+  for (int lane = 0; lane < LANES; ++lane) {
+    const uint64_t x = (mask >> lane & 1) ? address(lane) : any;
+    out.at[lane] = x;
+    low = std::min(low, x);
+    high = std::max(high, x);
+    bits |= x;
   }
   out.low = low;
   out.high = high;
   out.bits = bits;
+  out.pattern = low == high ? Pattern::Uniform : Pattern::Any;
+}
+void collect(Addresses& out, Warp& w, const Inst& inst, uint32_t mask, uint64_t window) {
+  const uint64_t offset = static_cast<uint64_t>(inst.imm) - window;
+  if (inst.a < 0) return collect(out, mask, [=](int) { return offset; });
+  if (inst.mods & M_A64) {
+    const auto* a = w.reg<uint64_t>(inst.a);
+    return collect(out, mask, [=](int lane) { return a[lane] + offset; });
+  }
+  const auto* a = w.reg<uint32_t>(inst.a);
+  const uint32_t narrow = static_cast<uint32_t>(offset);
+  return collect(out, mask, [=](int lane) { return uint64_t{a[lane] + narrow}; });
 }
 
 // Calls visit(address, bytes) for the ranges that the lanes cover, neighbours joined.
-template <class Visit> void for_ranges(const Addresses& a, uint32_t mask, uint64_t each, Visit visit) {
-  if (a.dense) return visit(a.low, each * LANES);
-  if (a.low == a.high) return visit(a.low, each);
+template <class Visit> void for_ranges(const Addresses& a, uint32_t mask, Visit visit) {
+  if (a.pattern == Pattern::Dense) return visit(a.low, a.each * LANES);
+  if (a.pattern == Pattern::Uniform) return visit(a.low, a.each);
   uint64_t from = 0, to = 0;
   for (uint32_t rest = mask; rest; rest &= rest - 1) {
     const uint64_t x = a.at[first_lane(rest)];
     if (to && x >= from && x <= to) {
-      to = std::max(to, x + each);
+      to = std::max(to, x + a.each);
     } else {
       if (to) visit(from, to - from);
       from = x;
-      to = x + each;
+      to = x + a.each;
     }
   }
   visit(from, to - from);
@@ -79,10 +111,11 @@ uint64_t window_of(Space space) {
   return space == S_SHARED ? SHARED_WINDOW : space == S_LOCAL ? LOCAL_WINDOW : space == S_PARAM ? PARAM_WINDOW : 0;
 }
 
-void read_uninitialised(Cta& cta, Warp& w, const Inst& inst, const Buffer& buffer, const Addresses& a, uint32_t mask, uint64_t each) {
+void read_uninitialised(Cta& cta, Warp& w, const Inst& inst, const Buffer& buffer, const Addresses& a, uint32_t mask) {
+  const uint64_t each = a.each;
   for (uint32_t rest = mask; rest; rest &= rest - 1) {
     const int lane = first_lane(rest);
-    const uint64_t offset = a.at[lane] - buffer.base;
+    const uint64_t offset = a.of(lane) - buffer.base;
     const void* gap = std::memchr(buffer.initialised + offset, 0, each);
     if (!gap) continue;
     const uint64_t byte = static_cast<uint64_t>(static_cast<const uint8_t*>(gap) - buffer.initialised);
@@ -96,20 +129,19 @@ void read_uninitialised(Cta& cta, Warp& w, const Inst& inst, const Buffer& buffe
   }
 }
 
-// Finds the memory behind the addresses of one space: afterwards lane l accesses base + at[l]. Reports the access to shadow,
+// Finds the memory behind the addresses of one space: afterwards lane l accesses base + a.of(l). Reports the access to shadow,
 // proof and counters. False: a fault was recorded.
-bool resolve(Cta& cta, Warp& w, const Inst& inst, uint32_t mask, Space space, Kind kind, uint64_t each, uint64_t align, Addresses& a,
-             uint8_t*& base) {
-  const uint64_t span = a.high - a.low + each;
-  const bool misaligned = a.bits & (align - 1);
+bool resolve(Cta& cta, Warp& w, const Inst& inst, uint32_t mask, Space space, Kind kind, Addresses& a, uint8_t*& base) {
+  const uint64_t each = a.each, span = a.high - a.low + each;
+  const bool misaligned = a.bits & (each - 1);
   const auto first_bad = [&](auto bad) {
     for (uint32_t rest = mask; rest; rest &= rest - 1)
-      if (bad(a.at[first_lane(rest)])) return first_lane(rest);
+      if (bad(a.of(first_lane(rest)))) return first_lane(rest);
     return first_lane(mask);
   };
   const auto refuse = [&](auto inside) {
-    const int lane = first_bad([&](uint64_t x) { return (x & (align - 1)) || !inside(x); });
-    cta.fault_address(w, inst, lane, space, a.at[lane], each, align, verb(kind));
+    const int lane = first_bad([&](uint64_t x) { return (x & (each - 1)) || !inside(x); });
+    cta.fault_address(w, inst, lane, space, a.of(lane), each, each, verb(kind));
     return false;
   };
   switch (space) {
@@ -118,7 +150,7 @@ bool resolve(Cta& cta, Warp& w, const Inst& inst, uint32_t mask, Space space, Ki
       base = cta.smem.data();
       if (Shadow* shadow = cta.shadow.get()) {
         const int at = cta.index_of(inst);
-        for_ranges(a, mask, each, [&](uint64_t from, uint64_t bytes) {
+        for_ranges(a, mask, [&](uint64_t from, uint64_t bytes) {
           const uint32_t address = static_cast<uint32_t>(from), size = static_cast<uint32_t>(bytes);
           if (kind == Kind::Load) shadow->read(w, at, address, size);
           else if (kind == Kind::Store) shadow->write(w, at, address, size);
@@ -130,19 +162,17 @@ bool resolve(Cta& cta, Warp& w, const Inst& inst, uint32_t mask, Space space, Ki
     case S_LOCAL: {
       const uint64_t size = static_cast<uint64_t>(cta.program.kernel.local_bytes);
       const auto inside = [&](uint64_t x) { return each <= size && x <= size - each; };
-      if (misaligned || !inside(a.high)) return refuse(inside);
+      if (misaligned || !inside(a.high) || !inside(a.low)) return refuse(inside);
       base = cta.local.data();
+      a.expand();  // lanes never share a place
       const uint64_t first = static_cast<uint64_t>(w.id) * LANES * size;
       for (int l = 0; l < LANES; ++l) a.at[l] += first + static_cast<uint64_t>(l) * size;
-      a.dense = false;
-      a.low = 0;
-      a.high = 1;  // lanes never share a place
       return true;
     }
     case S_PARAM: {
       const uint64_t size = static_cast<uint64_t>(cta.program.kernel.param_bytes);
       const auto inside = [&](uint64_t x) { return each <= size && x <= size - each; };
-      if (kind != Kind::Load || misaligned || !inside(a.high)) return refuse(inside);
+      if (kind != Kind::Load || misaligned || !inside(a.high) || !inside(a.low)) return refuse(inside);
       base = const_cast<uint8_t*>(cta.grid.params);
       return true;
     }
@@ -151,32 +181,28 @@ bool resolve(Cta& cta, Warp& w, const Inst& inst, uint32_t mask, Space space, Ki
       const auto usable = [&](const Buffer* b) { return b && (kind == Kind::Load || !b->read_only); };
       if (misaligned || !usable(buffer)) {
         bool all = !misaligned;  // the lanes may lie in several buffers
-        for_lanes(mask, [&](int l) { all = all && usable(cta.find_buffer(a.at[l], each)); });
+        for_lanes(mask, [&](int l) { all = all && usable(cta.find_buffer(a.of(l), each)); });
         if (!all) return refuse([&](uint64_t x) { return usable(cta.find_buffer(x, each)); });
-        base = nullptr;
+        base = nullptr;  // from here on a.at holds host addresses
+        a.expand();
         bool allowed = true;
         for_lanes(mask, [&](int l) {
           Buffer& own = *cta.find_buffer(a.at[l], each);
-          if (kind != Kind::Store && own.initialised) read_uninitialised(cta, w, inst, own, a, 1u << l, each);
+          if (kind != Kind::Store && own.initialised) read_uninitialised(cta, w, inst, own, a, 1u << l);
           allowed &= cta.note_access(own, a.at[l] - own.base, each, access_of(kind));
           a.at[l] = reinterpret_cast<uint64_t>(own.data) + (a.at[l] - own.base);
         });
-        if (!allowed) return false;
-        a.dense = false;
-        a.low = 0;
-        a.high = 1;
-        return true;
+        return allowed;
       }
-      if (kind != Kind::Store && buffer->initialised) read_uninitialised(cta, w, inst, *buffer, a, mask, each);
+      if (kind != Kind::Store && buffer->initialised) read_uninitialised(cta, w, inst, *buffer, a, mask);
       bool allowed = true;
       if (cta.grid.track || (kind != Kind::Load && buffer->initialised))
-        for_ranges(a, mask, each, [&](uint64_t from, uint64_t bytes) {
+        for_ranges(a, mask, [&](uint64_t from, uint64_t bytes) {
           allowed &= cta.note_access(*buffer, from - buffer->base, bytes, access_of(kind));
         });
       if (!allowed) return false;
       base = buffer->data;
-      const uint64_t origin = buffer->base;
-      for (int l = 0; l < LANES; ++l) a.at[l] -= origin;
+      a.shift(buffer->base);
       return true;
     }
   }
@@ -191,8 +217,9 @@ Space space_of_generic(uint64_t address) {
 
 // Runs access(base, addresses, lanes) once per state space that the lanes address; usually that is one.
 template <class Accessor>
-Step for_spaces(Cta& cta, Warp& w, const Inst& inst, uint32_t mask, Kind kind, uint64_t each, uint64_t align, Accessor access) {
+Step for_spaces(Cta& cta, Warp& w, const Inst& inst, uint32_t mask, Kind kind, uint64_t each, Accessor access) {
   Addresses addresses;
+  addresses.each = each;
   const Space stated = static_cast<Space>(mods_space(inst.mods));
   if (mods_order(inst.mods) != O_WEAK && kind == Kind::Load) ++w.polls;
   if (kind == Kind::Store && stated != S_LOCAL) cta.stored = true;
@@ -201,19 +228,19 @@ Step for_spaces(Cta& cta, Warp& w, const Inst& inst, uint32_t mask, Kind kind, u
     uint32_t lanes = left;
     uint64_t window = 0;
     if (stated == S_GENERIC) {
-      collect(addresses, w, inst, left, each, 0);
-      space = space_of_generic(addresses.at[first_lane(left)]);
+      collect(addresses, w, inst, left, 0);
+      space = space_of_generic(addresses.of(first_lane(left)));
       if (space_of_generic(addresses.low) != space || space_of_generic(addresses.high) != space) {
         lanes = 0;
-        for_lanes(left, [&](int l) { lanes |= static_cast<uint32_t>(space_of_generic(addresses.at[l]) == space) << l; });
+        for_lanes(left, [&](int l) { lanes |= static_cast<uint32_t>(space_of_generic(addresses.of(l)) == space) << l; });
       }
       window = window_of(space);
     } else if (stated == S_PARAM && inst.a >= 0) {
       window = PARAM_WINDOW;
     }
-    if (stated != S_GENERIC || window || lanes != left) collect(addresses, w, inst, lanes, each, window);
+    if (stated != S_GENERIC || window || lanes != left) collect(addresses, w, inst, lanes, window);
     uint8_t* base = nullptr;
-    if (!resolve(cta, w, inst, lanes, space, kind, each, align, addresses, base)) return Step::Fault;
+    if (!resolve(cta, w, inst, lanes, space, kind, addresses, base)) return Step::Fault;
     access(base, addresses, lanes);
     left &= ~lanes;
   }
@@ -238,52 +265,56 @@ template <class Elem, Width WIDTH> inline auto register_value(Elem value) {
 template <class Elem, Width WIDTH> Step load(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
   using Reg = std::conditional_t<WIDTH == Width::As64, uint64_t, uint32_t>;
   const uint64_t each = sizeof(Elem) * static_cast<uint64_t>(inst.nvec);
-  return for_spaces(cta, w, inst, mask, Kind::Load, each, each, [&](uint8_t* base, const Addresses& a, uint32_t lanes) {
+  return for_spaces(cta, w, inst, mask, Kind::Load, each, [&](uint8_t* base, const Addresses& a, uint32_t lanes) {
     for (int i = 0; i < inst.nvec; ++i) {
       const int32_t to = cta.pool(inst.vec)[i];
       if (to < 0) continue;
       Reg* d = w.reg<Reg>(to);
       const uint64_t shift = sizeof(Elem) * static_cast<uint64_t>(i);
-      const auto fetch = [&](int l) {
+      const auto value_at = [](const uint8_t* from) {
         Elem value;
-        std::memcpy(&value, place(base, a.at[l] + shift), sizeof value);
+        std::memcpy(&value, from, sizeof value);
         return static_cast<Reg>(register_value<Elem, WIDTH>(value));
       };
-      if (a.low == a.high) {
-        const Reg value = fetch(first_lane(lanes));
-        write_lanes(d, lanes, [=](int) { return value; });
-      } else if (a.dense && inst.nvec == 1) {
-        const uint8_t* from = place(base, a.at[0]);
-        for (int l = 0; l < LANES; ++l) {
-          Elem value;
-          std::memcpy(&value, from + static_cast<size_t>(l) * sizeof value, sizeof value);
-          d[l] = static_cast<Reg>(register_value<Elem, WIDTH>(value));
+      switch (a.pattern) {
+        case Pattern::Uniform: {
+          const Reg value = value_at(place(base, a.low + shift));
+          write_lanes(d, lanes, [=](int) { return value; });
+          break;
         }
-      } else {
-        for_lanes(lanes, [&](int l) { d[l] = fetch(l); });
+        case Pattern::Dense: {
+          const uint8_t* from = place(base, a.low + shift);
+          const uint64_t stride = a.each;
+          if (stride == sizeof(Elem))
+            for (int l = 0; l < LANES; ++l) d[l] = value_at(from + static_cast<size_t>(l) * sizeof(Elem));
+          else
+            for (int l = 0; l < LANES; ++l) d[l] = value_at(from + static_cast<size_t>(l) * stride);
+          break;
+        }
+        case Pattern::Any: for_lanes(lanes, [&](int l) { d[l] = value_at(place(base, a.at[l] + shift)); }); break;
       }
     }
   });
 }
 Step load_128(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
   const uint64_t each = 16 * static_cast<uint64_t>(inst.nvec);
-  return for_spaces(cta, w, inst, mask, Kind::Load, each, each, [&](uint8_t* base, const Addresses& a, uint32_t lanes) {
+  return for_spaces(cta, w, inst, mask, Kind::Load, each, [&](uint8_t* base, const Addresses& a, uint32_t lanes) {
     for (int i = 0; i < inst.nvec; ++i) {
       const int32_t to = cta.pool(inst.vec)[i];
       if (to < 0) continue;
-      for_lanes(lanes, [&](int l) { std::memcpy(w.regs + to + 16 * l, place(base, a.at[l] + 16 * static_cast<uint64_t>(i)), 16); });
+      for_lanes(lanes, [&](int l) { std::memcpy(w.regs + to + 16 * l, place(base, a.of(l) + 16 * static_cast<uint64_t>(i)), 16); });
     }
   });
 }
 
 template <class Elem, class Reg> Step store(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
   const uint64_t each = sizeof(Elem) * static_cast<uint64_t>(inst.nvec);
-  return for_spaces(cta, w, inst, mask, Kind::Store, each, each, [&](uint8_t* base, const Addresses& a, uint32_t lanes) {
+  return for_spaces(cta, w, inst, mask, Kind::Store, each, [&](uint8_t* base, const Addresses& a, uint32_t lanes) {
     for (int i = 0; i < inst.nvec; ++i) {
       const Reg* from = w.reg<Reg>(cta.pool(inst.vec)[i]);
       const uint64_t shift = sizeof(Elem) * static_cast<uint64_t>(i);
-      if (a.dense && inst.nvec == 1) {
-        uint8_t* to = place(base, a.at[0]);
+      if (a.pattern == Pattern::Dense && inst.nvec == 1) {
+        uint8_t* to = place(base, a.low);
         for (int l = 0; l < LANES; ++l) {
           const Elem value = static_cast<Elem>(from[l]);
           std::memcpy(to + static_cast<size_t>(l) * sizeof value, &value, sizeof value);
@@ -291,7 +322,7 @@ template <class Elem, class Reg> Step store(Cta& cta, Warp& w, const Inst& inst,
       } else {
         for_lanes(lanes, [&](int l) {
           const Elem value = static_cast<Elem>(from[l]);
-          std::memcpy(place(base, a.at[l] + shift), &value, sizeof value);
+          std::memcpy(place(base, a.of(l) + shift), &value, sizeof value);
         });
       }
     }
@@ -299,10 +330,10 @@ template <class Elem, class Reg> Step store(Cta& cta, Warp& w, const Inst& inst,
 }
 Step store_128(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
   const uint64_t each = 16 * static_cast<uint64_t>(inst.nvec);
-  return for_spaces(cta, w, inst, mask, Kind::Store, each, each, [&](uint8_t* base, const Addresses& a, uint32_t lanes) {
+  return for_spaces(cta, w, inst, mask, Kind::Store, each, [&](uint8_t* base, const Addresses& a, uint32_t lanes) {
     for (int i = 0; i < inst.nvec; ++i) {
       const int32_t from = cta.pool(inst.vec)[i];
-      for_lanes(lanes, [&](int l) { std::memcpy(place(base, a.at[l] + 16 * static_cast<uint64_t>(i)), w.regs + from + 16 * l, 16); });
+      for_lanes(lanes, [&](int l) { std::memcpy(place(base, a.of(l) + 16 * static_cast<uint64_t>(i)), w.regs + from + 16 * l, 16); });
     }
   });
 }
@@ -379,14 +410,14 @@ Step atomic(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
   const int count = inst.nvec2 > 0 ? inst.nvec2 : 1;
   const uint64_t each = bytes * static_cast<uint64_t>(count);
   if (op == A_CAS || op == A_EXCH) ++w.polls;
-  return for_spaces(cta, w, inst, mask, Kind::Atomic, each, each, [&](uint8_t* base, const Addresses& a, uint32_t lanes) {
+  return for_spaces(cta, w, inst, mask, Kind::Atomic, each, [&](uint8_t* base, const Addresses& a, uint32_t lanes) {
     const auto value = [&](int32_t reg, int l) { return reg < 0 ? 0 : bytes == 8 ? w.reg<uint64_t>(reg)[l] : w.reg<uint32_t>(reg)[l]; };
     const bool flush = base != cta.smem.data();
     for_lanes(lanes, [&](int l) {  // one lane after the other: every atomic sees its predecessors
       for (int i = 0; i < count; ++i) {
         const int32_t source = inst.nvec2 > 0 ? cta.pool(inst.vec2)[i] : inst.b;
         const int32_t result = reduction ? -1 : inst.nvec2 > 0 ? cta.pool(inst.vec)[i] : inst.d;
-        uint8_t* at = place(base, a.at[l] + bytes * static_cast<uint64_t>(i));
+        uint8_t* at = place(base, a.of(l) + bytes * static_cast<uint64_t>(i));
         uint64_t old = 0;
         std::memcpy(&old, at, bytes);
         const uint64_t fresh = combined(type, op, old, value(source, l), value(inst.c, l), flush);
@@ -401,9 +432,9 @@ Step atomic(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
 Step atomic_128(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
   const bool swaps = mods_low(inst.mods) == A_CAS;
   ++w.polls;
-  return for_spaces(cta, w, inst, mask, Kind::Atomic, 16, 16, [&](uint8_t* base, const Addresses& a, uint32_t lanes) {
+  return for_spaces(cta, w, inst, mask, Kind::Atomic, 16, [&](uint8_t* base, const Addresses& a, uint32_t lanes) {
     for_lanes(lanes, [&](int l) {
-      uint8_t old[16], *at = place(base, a.at[l]);
+      uint8_t old[16], *at = place(base, a.of(l));
       std::memcpy(old, at, 16);
       const uint8_t *b = w.regs + inst.b + 16 * l, *c = swaps ? w.regs + inst.c + 16 * l : nullptr;
       if (!swaps) std::memcpy(at, b, 16);

@@ -9,6 +9,12 @@ const char* const OP_NAMES[] = {
 #undef OP
 };
 
+// Instructions of the asynchronous engines, which keep state per CTA.
+bool asynchronous(uint16_t op) {
+  return (op >= OP_CP_ASYNC && op <= OP_CP_ASYNC_MBAR) || (op >= OP_TMA_LOAD && op <= OP_BULK_WAIT) ||
+         (op >= OP_WGMMA && op <= OP_WGMMA_WAIT);
+}
+
 ParkKind park_kind(const Inst& inst) {
   if (inst.flags & F_ALIGNED) return ParkKind::Aligned;
   switch (inst.op) {
@@ -31,6 +37,7 @@ Program::Program(const Kernel& k) : kernel(k) {
   for (int64_t i = 0; i < k.ninst; ++i) {
     const Inst& inst = k.inst[i];
     slots[static_cast<size_t>(i)] = {inst.op < OP_COUNT ? bind(inst) : nullptr, park_kind(inst)};
+    needs_tensor_state |= asynchronous(inst.op);
     if (!slots[static_cast<size_t>(i)].handler && error.empty())
       error = "instruction " + std::to_string(i) + ": no handler for " + (inst.op < OP_COUNT ? OP_NAMES[inst.op] : "?") +
               " with type " + std::to_string(inst.type) + ", source type " + std::to_string(inst.stype) + ", flags " +
