@@ -10,7 +10,7 @@ void CopyQueue::issued(Cta& cta, uint64_t ticket, uint32_t lanes, GroupCopy* op)
 void CopyQueue::commit(const Cta& cta, int lane) { groups_[lane].push_back(newest(cta)); }
 
 void CopyQueue::wait(Cta& cta, int lane, int64_t pending, bool read_only) {
-  std::deque<uint64_t>& groups = groups_[lane];
+  std::vector<uint64_t>& groups = groups_[lane];
   if (static_cast<int64_t>(groups.size()) <= pending) return;
   const size_t covered = groups.size() - static_cast<size_t>(pending);
   complete(cta, 1u << lane, groups[covered - 1], read_only);
@@ -28,7 +28,8 @@ void CopyQueue::complete(Cta& cta, uint32_t lanes, uint64_t last_ticket, bool re
       cta.async.complete(cta, copy.ticket);
     }
   }
-  while (!copies_.empty() && !cta.async.pending(copies_.front().ticket)) copies_.pop_front();
+  copies_.erase(std::remove_if(copies_.begin(), copies_.end(), [&](const Copy& copy) { return !cta.async.pending(copy.ticket); }),
+                copies_.end());
 }
 
 uint64_t line_hash(const uint8_t* line) {
@@ -51,7 +52,20 @@ TensorState::TensorState(Cta& cta)
       warpgroups((cta.warps.size() + 3) / 4),
       lines(cta.smem.size() / LINE_BYTES + 1, LineLayout{0, -1, Swizzle::None}) {}
 
-std::unique_ptr<Extension> make_tensor_state(Cta& cta) { return std::make_unique<TensorState>(cta); }
+namespace {
+
+bool needs_state(const Inst& inst) {
+  return (inst.op >= OP_CP_ASYNC && inst.op <= OP_CP_ASYNC_MBAR) || (inst.op >= OP_TMA_LOAD && inst.op <= OP_BULK_WAIT) ||
+         (inst.op >= OP_WGMMA && inst.op <= OP_WGMMA_WAIT);
+}
+
+}  // namespace
+
+std::unique_ptr<Extension> make_tensor_state(Cta& cta) {
+  const Kernel& kernel = cta.program.kernel;
+  if (std::none_of(kernel.inst, kernel.inst + kernel.ninst, needs_state)) return nullptr;
+  return std::make_unique<TensorState>(cta);
+}
 
 Handler bind_tensor(const Inst& inst) {
   for (Handler (*bind)(const Inst&) : {bind_tma, bind_copies, bind_wgmma, bind_mma, bind_matrix}) {

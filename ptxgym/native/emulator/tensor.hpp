@@ -2,7 +2,6 @@
 // copies left in shared memory.
 #pragma once
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <vector>
 #include "core.hpp"
@@ -33,8 +32,8 @@ class CopyQueue {
     uint32_t lanes;
     GroupCopy* op;
   };
-  std::deque<Copy> copies_;              // still pending, ascending tickets
-  std::deque<uint64_t> groups_[LANES];   // of every group that no wait has covered: the newest ticket it can hold
+  std::vector<Copy> copies_;              // still pending, ascending tickets
+  std::vector<uint64_t> groups_[LANES];  // of every group that no wait has covered: the newest ticket it can hold
 };
 
 // ---- wgmma collectives
@@ -44,10 +43,10 @@ struct Collective;
 // The warps of a warpgroup issue their wgmma in the same order: the n-th of each is one collective, which starts when all four
 // have issued it and completes for all at once.
 struct Warpgroup {
-  std::deque<std::unique_ptr<Collective>> gathering;  // issued by some warps
-  std::vector<uint64_t> tickets;                      // of those that all four issued, in order
-  uint64_t issued[4] = {};                            // per warp
-  std::deque<uint64_t> groups[4];                     // per warp and committed group: collectives issued up to its commit
+  std::vector<std::unique_ptr<Collective>> gathering;  // issued by some warps
+  std::vector<uint64_t> tickets;                       // of those that all four issued, in order
+  uint64_t issued[4] = {};                             // per warp
+  std::vector<uint64_t> groups[4];                     // per warp and committed group: collectives issued up to its commit
 };
 
 // ---- layouts

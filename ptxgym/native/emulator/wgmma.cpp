@@ -119,7 +119,7 @@ Step wgmma(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
   }
   while (!warpgroup.gathering.empty() && warpgroup.gathering.front()->issued == 15) {
     std::unique_ptr<Collective> ready = std::move(warpgroup.gathering.front());
-    warpgroup.gathering.pop_front();
+    warpgroup.gathering.erase(warpgroup.gathering.begin());
     warpgroup.tickets.push_back(cta.async.post(cta, std::move(ready), ORDERED_QUEUE + group));
     cta.wake();
   }
@@ -140,7 +140,7 @@ Step wgmma_commit(Cta& cta, Warp& warp, const Inst& inst, uint32_t) {
 
 Step wgmma_wait(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
   Warpgroup& warpgroup = tensor_state(cta).warpgroups[static_cast<size_t>(warp.id / 4)];
-  std::deque<uint64_t>& groups = warpgroup.groups[warp.id & 3];
+  std::vector<uint64_t>& groups = warpgroup.groups[warp.id & 3];
   if (static_cast<int64_t>(groups.size()) > inst.imm) {
     const size_t covered = groups.size() - static_cast<size_t>(inst.imm);
     const uint64_t collectives = groups[covered - 1];
