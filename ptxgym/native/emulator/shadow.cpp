@@ -1,4 +1,5 @@
-// Ordering of shared memory accesses: what each warp knows, and the check of every access against the history of its bytes.
+// Ordering of shared memory accesses: what each warp knows, and the check of every access against the history of its
+// bytes.
 #include "shadow_state.hpp"
 #include <algorithm>
 
@@ -105,7 +106,8 @@ uint32_t ShadowState::number_of(const WarpState& w, const Touch& access) {
   if (latest_.version == w.version && latest_.access == access) return latest_.number;
   const uint32_t key = (w.version * 0x9e3779b1u) ^ (static_cast<uint32_t>(access.inst) * 0x85ebca6bu) ^ access.time;
   Operation& op = operations_[key >> 22];
-  if (op.number == 0 || op.version != w.version || !(op.access == access)) op = Operation{w.version, ++operation_numbers_, access};
+  if (op.number == 0 || op.version != w.version || !(op.access == access))
+    op = Operation{w.version, ++operation_numbers_, access};
   latest_ = op;
   return op.number;
 }
@@ -146,7 +148,8 @@ void ShadowState::check(Warp& warp, const Touch& earlier, const Touch& now, uint
   const Knowledge& know = of(warp).now;
   const bool ordered = know.seen.covers(earlier.component, earlier.time);
   if (earlier.kind == Kind::Mbarrier) {
-    if (now.kind == Kind::Mbarrier ? !ordered : now.write != 0) report_barrier_overwritten(cta_, warp, earlier, now, addr, bytes);
+    if (now.kind == Kind::Mbarrier ? !ordered : now.write != 0)
+      report_barrier_overwritten(cta_, warp, earlier, now, addr, bytes);
     return;
   }
   if (!earlier.write && earlier.kind != Kind::Atomic && reads && now.kind != Kind::Atomic) return;
@@ -166,7 +169,8 @@ void ShadowState::check(Warp& warp, const Touch& earlier, const Touch& now, uint
   report_unordered(cta_, warp, earlier, now, addr, bytes, likely ? Severity::Warning : Severity::Error);
 }
 
-void ShadowState::same_value_or_race(Warp& warp, const Touch& earlier, const Touch& now, uint32_t addr, uint32_t bytes) {
+void ShadowState::same_value_or_race(Warp& warp, const Touch& earlier, const Touch& now, uint32_t addr,
+                                     uint32_t bytes) {
   const uint8_t* at = cta_.shared(addr);
   deferred_.push_back({earlier, now, warp.id, addr, std::vector<uint8_t>(at, at + bytes)});
 }
@@ -178,9 +182,14 @@ void ShadowState::settle() {
   due.swap(deferred_);
   for (const Deferred& d : due) {
     const bool same = std::equal(d.before.begin(), d.before.end(), cta_.shared(d.addr));
-    report_unordered(cta_, cta_.warps[static_cast<size_t>(d.warp)], d.earlier, d.now, d.addr, static_cast<uint32_t>(d.before.size()),
-                     same ? Severity::Warning : Severity::Error);
+    report_unordered(cta_, cta_.warps[static_cast<size_t>(d.warp)], d.earlier, d.now, d.addr,
+                     static_cast<uint32_t>(d.before.size()), same ? Severity::Warning : Severity::Error);
   }
+}
+
+Touch ShadowState::own_touch(const Warp& warp, int inst, Kind kind, bool write) {
+  const WarpState& w = of(warp);
+  return {w.time, inst, static_cast<uint16_t>(w.component), static_cast<uint16_t>(warp.id), kind, write, 0};
 }
 
 void ShadowState::read(Warp& warp, int inst, uint32_t addr, uint32_t bytes) {
@@ -189,8 +198,7 @@ void ShadowState::read(Warp& warp, int inst, uint32_t addr, uint32_t bytes) {
   const uint8_t order = mods_order(cta_.program.kernel.inst[inst].mods);
   const bool strong = order != O_WEAK;
   if (strong) acquire_flag(w, addr, acquires(order));
-  touch(warp, {w.time, inst, static_cast<uint16_t>(w.component), static_cast<uint16_t>(warp.id), strong ? Kind::Strong : Kind::Generic, 0, 0},
-        addr, bytes);
+  touch(warp, own_touch(warp, inst, strong ? Kind::Strong : Kind::Generic, false), addr, bytes);
 }
 
 void ShadowState::write(Warp& warp, int inst, uint32_t addr, uint32_t bytes) {
@@ -198,8 +206,7 @@ void ShadowState::write(Warp& warp, int inst, uint32_t addr, uint32_t bytes) {
   WarpState& w = of(warp);
   const uint8_t order = mods_order(cta_.program.kernel.inst[inst].mods);
   const bool strong = order != O_WEAK;
-  touch(warp, {w.time, inst, static_cast<uint16_t>(w.component), static_cast<uint16_t>(warp.id), strong ? Kind::Strong : Kind::Generic, 1, 0},
-        addr, bytes);
+  touch(warp, own_touch(warp, inst, strong ? Kind::Strong : Kind::Generic, true), addr, bytes);
   if (strong) release_flag(w, addr, releases(order));
 }
 
@@ -208,7 +215,7 @@ void ShadowState::atomic(Warp& warp, int inst, uint32_t addr, uint32_t bytes) {
   WarpState& w = of(warp);
   const uint8_t order = mods_order(cta_.program.kernel.inst[inst].mods);
   acquire_flag(w, addr, acquires(order));
-  touch(warp, {w.time, inst, static_cast<uint16_t>(w.component), static_cast<uint16_t>(warp.id), Kind::Atomic, 0, 0}, addr, bytes);
+  touch(warp, own_touch(warp, inst, Kind::Atomic, false), addr, bytes);
   release_flag(w, addr, releases(order));
 }
 
@@ -218,8 +225,10 @@ void ShadowState::release_flag(WarpState& w, uint32_t addr, bool release) {
   FlagState& flag = flags_[addr];
   if (flag.last_version == w.version) return;
   flag.likely.join(w.now.likely);
-  if (release) flag.released.join(w.now);
-  else if (w.fenced) flag.released.join(w.at_fence);
+  if (release)
+    flag.released.join(w.now);
+  else if (w.fenced)
+    flag.released.join(w.at_fence);
   tick(w);
   flag.last_version = w.version;
 }
@@ -254,13 +263,15 @@ void ShadowState::proxy_fence(Warp& warp, int) {
   settle();
   WarpState& w = of(warp);
   w.now.published.join(w.now.seen);
-  for (BarrierState& bar : barriers_) bar.told_async |= bar.live && w.now.seen.covers(bar.init.component, bar.init.time);
+  for (BarrierState& bar : barriers_)
+    bar.told_async |= bar.live && w.now.seen.covers(bar.init.component, bar.init.time);
   tick(w);
 }
 
 void ShadowState::mbar_init_fence(Warp& warp, int) {
   const WarpState& w = of(warp);
-  for (BarrierState& bar : barriers_) bar.told_async |= bar.live && w.now.seen.covers(bar.init.component, bar.init.time);
+  for (BarrierState& bar : barriers_)
+    bar.told_async |= bar.live && w.now.seen.covers(bar.init.component, bar.init.time);
 }
 
 // ---- named barriers
@@ -316,10 +327,16 @@ namespace {
 
 Kind kind_of(Async kind) {
   switch (kind) {
-    case Async::TmaLoad: case Async::BulkLoad: return Kind::TmaLoad;
-    case Async::TmaStore: case Async::BulkStore: return Kind::TmaStore;
-    case Async::CpAsync: return Kind::CpAsync;
-    case Async::Wgmma: return Kind::Wgmma;
+    case Async::TmaLoad:
+    case Async::BulkLoad:
+      return Kind::TmaLoad;
+    case Async::TmaStore:
+    case Async::BulkStore:
+      return Kind::TmaStore;
+    case Async::CpAsync:
+      return Kind::CpAsync;
+    case Async::Wgmma:
+      return Kind::Wgmma;
   }
   return Kind::None;
 }
@@ -329,7 +346,8 @@ Kind kind_of(Async kind) {
 void ShadowState::async_read(Warp& warp, int inst, Async kind, uint32_t addr, uint32_t bytes, Mbar*) {
   const GroupQueue& q = *current_;
   const auto issuer = static_cast<uint16_t>(kind == Async::Wgmma ? warp.id & ~3 : warp.id);
-  touch(warp, {q.issued, inst, static_cast<uint16_t>(q.component), issuer, kind_of(kind), 0, current_lane_}, addr, bytes);
+  touch(warp, {q.issued, inst, static_cast<uint16_t>(q.component), issuer, kind_of(kind), 0, current_lane_}, addr,
+        bytes);
 }
 
 void ShadowState::async_write(Warp& warp, int inst, Async kind, uint32_t addr, uint32_t bytes, Mbar* bar) {
@@ -337,7 +355,7 @@ void ShadowState::async_write(Warp& warp, int inst, Async kind, uint32_t addr, u
   if (bar) {
     const BarrierState& b = of(*bar);
     access.component = static_cast<uint16_t>(b.component);
-    access.time = static_cast<uint32_t>(b.offset + bar->phases + 1);
+    access.time = static_cast<uint32_t>(bar->phases + 1);
   } else {
     access.component = static_cast<uint16_t>(current_->component);
     access.time = current_->issued;

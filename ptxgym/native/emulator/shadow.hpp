@@ -1,16 +1,18 @@
-// Who may see what in shared memory: vector clocks over logical threads, one interned history per 4-byte granule (shadow.cpp).
+// Who may see what in shared memory: vector clocks over logical threads, one interned history per 4-byte granule
+// (shadow.cpp).
 //
-// Logical threads: every warp of the CTA; every mbarrier (its component counts completed phases, so "TMA load that completes on
-// barrier b in phase p" is the epoch (b, p)); every warpgroup's wgmma queue (component counts collectives retired by wait_group);
-// every issuing thread's bulk-store queue and every warp's cp.async queue (component counts groups).
-// A warp carries three clocks: `seen` (ordinary happens-before), `published` (generic writes that a fence.proxy.async has made
-// visible to the async proxy) and `likely` (order that hardware gives in practice, though nothing guarantees it). Releases and
-// acquires hand over all three.
-// All checks happen when an operation is *issued*: an asynchronous access may take effect any time between issue and completion, so
-// findings do not depend on the schedule.
+// Logical threads: every warp of the CTA; every mbarrier (its component counts completed phases, so "TMA load that
+// completes on barrier b in phase p" is the epoch (b, p)); every warpgroup's wgmma queue (component counts collectives
+// retired by wait_group); every issuing thread's bulk-store queue and every warp's cp.async queue (component counts
+// groups). A warp carries three clocks: `seen` (ordinary happens-before), `published` (generic writes that a
+// fence.proxy.async has made visible to the async proxy) and `likely` (order that hardware gives in practice, though
+// nothing guarantees it). Releases and acquires hand over all three. All checks happen when an operation is *issued*:
+// an asynchronous access may take effect any time between issue and completion, so findings do not depend on the
+// schedule.
 //
-// Who calls what: the core everything but the asynchronous operations; tma and wgmma code those. A kernel that has neither
-// FEAT_SHARED, FEAT_ASYNC nor FEAT_BARRIER needs no Shadow at all. Addresses are shared::cta addresses, from SMEM_BASE up.
+// Who calls what: the core everything but the asynchronous operations; tma and wgmma code those. A kernel that has
+// neither FEAT_SHARED, FEAT_ASYNC nor FEAT_BARRIER needs no Shadow at all. Addresses are shared::cta addresses, from
+// SMEM_BASE up.
 #pragma once
 #include <cstdint>
 
@@ -24,45 +26,50 @@ struct Shadow {
   virtual ~Shadow() = default;
   virtual void reset(Cta&) = 0;  // a new CTA starts
 
-  // ---- generic proxy. inst: instruction index (the shadow reads memory order and scope from the instruction); a warp's lanes are
-  // given as few contiguous ranges as the caller can form cheaply. Call before the data moves.
+  // ---- generic proxy. inst: instruction index (the shadow reads memory order and scope from the instruction); a
+  // warp's lanes are given as few contiguous ranges as the caller can form cheaply. Call before the data moves.
   virtual void read(Warp&, int inst, uint32_t addr, uint32_t bytes) = 0;
   virtual void write(Warp&, int inst, uint32_t addr, uint32_t bytes) = 0;
   virtual void atomic(Warp&, int inst, uint32_t addr, uint32_t bytes) = 0;
-  virtual void fence(Warp&, int) {}            // membar, fence.acq_rel, fence.sc of any scope
+  virtual void fence(Warp&, int) {}               // membar, fence.acq_rel, fence.sc of any scope
   virtual void proxy_fence(Warp&, int inst) = 0;  // fence.proxy.async of any space that includes shared::cta
-  virtual void mbar_init_fence(Warp&, int) {}  // fence.mbarrier_init
+  virtual void mbar_init_fence(Warp&, int) {}     // fence.mbarrier_init
 
-  // ---- named barriers: arrive when a warp (some of its lanes) arrives, complete when the count is full, depart as each waiter goes on
+  // ---- named barriers: arrive when a warp (some of its lanes) arrives, complete when the count is full, depart as
+  // each waiter goes on
   virtual void bar_arrive(Warp&, int id) = 0;
   virtual void bar_complete(int id) = 0;
   virtual void bar_depart(Warp&, int id) = 0;
 
   // ---- mbarriers
-  virtual void mbar_init(Warp&, int inst, Mbar&) = 0;   // also checks that others are told (fence + barrier) before they use it
+  virtual void mbar_init(Warp&, int inst,
+                         Mbar&) = 0;  // also checks that others are told (fence + barrier) before they use it
   virtual void mbar_inval(Warp&, int, Mbar&) {}
-  virtual void mbar_use(Warp&, int inst, Mbar&) = 0;    // arrive, expect_tx, wait, TMA operand: is the initialisation visible?
-  virtual void mbar_expect(Warp&, int, Mbar&, int64_t) {}  // expect_tx of so many bytes, after mbar_use, before any mbar_arrive
-  virtual void mbar_arrive(Warp&, int inst, Mbar&) = 0; // release
-  virtual void mbar_phase(Mbar&) = 0;                   // the current phase completed
-  virtual void mbar_observe(Warp&, int inst, Mbar&, uint64_t phases) = 0;  // a wait returned: `phases` phases are complete. acquire
+  virtual void mbar_use(Warp&, int inst,
+                        Mbar&) = 0;  // arrive, expect_tx, wait, TMA operand: is the initialisation visible?
+  virtual void mbar_expect(Warp&, int, Mbar&, int64_t) {
+  }  // expect_tx of so many bytes, after mbar_use, before any mbar_arrive
+  virtual void mbar_arrive(Warp&, int inst, Mbar&) = 0;  // release
+  virtual void mbar_phase(Mbar&) = 0;                    // the current phase completed
+  virtual void mbar_observe(Warp&, int inst, Mbar&,
+                            uint64_t phases) = 0;  // a wait returned: `phases` phases are complete. acquire
 
-  // ---- asynchronous operations: async_begin once per operation and issuing lane (wgmma: once per warp, lane 0), then its footprint
-  // as ranges. bytes: transaction bytes of a load that completes on an mbarrier, else 0.
+  // ---- asynchronous operations: async_begin once per operation and issuing lane (wgmma: once per warp, lane 0), then
+  // its footprint as ranges. bytes: transaction bytes of a load that completes on an mbarrier, else 0.
   virtual void async_begin(Warp&, int, Async, int, Mbar*, uint32_t) {}  // (issuer, inst, kind, lane, mbarrier, bytes)
   virtual void async_read(Warp& issuer, int inst, Async, uint32_t addr, uint32_t bytes, Mbar*) = 0;
   virtual void async_write(Warp& issuer, int inst, Async, uint32_t addr, uint32_t bytes, Mbar*) = 0;
-  virtual void group_commit(Warp&, int inst, Async, int lane) = 0;         // BulkStore (per lane), CpAsync, Wgmma (per warp)
+  virtual void group_commit(Warp&, int inst, Async, int lane) = 0;  // BulkStore (per lane), CpAsync, Wgmma (per warp)
   virtual void group_wait(Warp&, int inst, Async, int lane, int64_t pending, bool read_only) = 0;
-  virtual void cp_async_arrive(Warp&, int inst, Mbar&) = 0;                // cp.async.mbarrier.arrive
+  virtual void cp_async_arrive(Warp&, int inst, Mbar&) = 0;  // cp.async.mbarrier.arrive
 
-  // ---- registers of wgmma. `watched()` has one byte per instruction, nullptr where the kernel has no wgmma; call `registers` before
-  // an instruction whose byte is not 0 executes (WGMMA itself excluded: async_begin does it).
+  // ---- registers of wgmma. `watched()` has one byte per instruction, nullptr where the kernel has no wgmma; call
+  // `registers` before an instruction whose byte is not 0 executes (WGMMA itself excluded: async_begin does it).
   virtual const uint8_t* watched() const { return nullptr; }
   virtual void registers(Warp&, int) {}
   virtual void wgmma_fence(Warp&, int) {}
 
-  virtual void exit(Warp&, int inst) = 0;  // a warp's last lanes exit: pending work?
-  virtual void finish() {}                 // every warp of the CTA has exited
+  virtual void exit(Warp&, int inst) = 0;                   // a warp's last lanes exit: pending work?
+  virtual void finish() {}                                  // every warp of the CTA has exited
   virtual void stuck(Warp&, int, const Mbar&, uint32_t) {}  // deadlock: (warp, inst, mbarrier, parity) of a waiter
 };

@@ -54,15 +54,15 @@ struct Knowledge {
 };
 
 enum class Kind : uint8_t {
-  None,        // nobody wrote: uninitialised
-  Generic,     // ld, st
-  Strong,      // volatile, relaxed, acquire, release: does not race with its like
-  Atomic,      // atom, red
-  CpAsync,     // non-bulk cp.async: generic proxy, asynchronous
-  TmaLoad,     // tensor or bulk copy into shared memory
-  TmaStore,    // tensor or bulk copy out of shared memory
-  Wgmma,       // operand of wgmma
-  Mbarrier,    // mbarrier.init
+  None,      // nobody wrote: uninitialised
+  Generic,   // ld, st
+  Strong,    // volatile, relaxed, acquire, release: does not race with its like
+  Atomic,    // atom, red
+  CpAsync,   // non-bulk cp.async: generic proxy, asynchronous
+  TmaLoad,   // tensor or bulk copy into shared memory
+  TmaStore,  // tensor or bulk copy out of shared memory
+  Wgmma,     // operand of wgmma
+  Mbarrier,  // mbarrier.init
 };
 
 // An access by the logical thread `component` at its `time`: it is over, for a thread that knows component >= time.
@@ -70,16 +70,18 @@ struct Touch {
   uint32_t time = 0;
   int32_t inst = -1;
   uint16_t component = 0;
-  uint16_t warp = 0;   // that issued it
+  uint16_t warp = 0;  // that issued it
   Kind kind = Kind::None;
   uint8_t write = 0;
-  uint16_t lane = 0;   // issuing lane of bulk copies
+  uint16_t lane = 0;  // issuing lane of bulk copies
 
   bool operator==(const Touch& o) const {
-    return time == o.time && inst == o.inst && component == o.component && warp == o.warp && kind == o.kind && write == o.write &&
-           lane == o.lane;
+    return time == o.time && inst == o.inst && component == o.component && warp == o.warp && kind == o.kind &&
+           write == o.write && lane == o.lane;
   }
-  bool generic() const { return kind == Kind::Generic || kind == Kind::Strong || kind == Kind::Atomic || kind == Kind::CpAsync; }
+  bool generic() const {
+    return kind == Kind::Generic || kind == Kind::Strong || kind == Kind::Atomic || kind == Kind::CpAsync;
+  }
   bool async_proxy() const { return kind == Kind::TmaLoad || kind == Kind::TmaStore || kind == Kind::Wgmma; }
   bool strong() const { return kind == Kind::Strong || kind == Kind::Atomic; }
   bool in_flight_kind() const { return async_proxy() || kind == Kind::CpAsync; }

@@ -119,8 +119,10 @@ void Histories::compact() {
   const std::vector<Split> old_splits = std::move(splits_);
   std::vector<uint8_t> used(old.size(), 0);
   for (const uint32_t slot : granules_) {
-    if (!(slot & SPLIT)) used[slot] = 1;
-    else for (const uint32_t part : old_splits[slot & ~SPLIT].part) used[part] = 1;
+    if (!(slot & SPLIT))
+      used[slot] = 1;
+    else
+      for (const uint32_t part : old_splits[slot & ~SPLIT].part) used[part] = 1;
   }
   for (size_t id = old.size(); id-- > 0;) {  // parents have smaller numbers
     if (used[id] && old[id].newest.kind != Kind::None) used[old[id].parent] = 1;
@@ -129,7 +131,8 @@ void Histories::compact() {
   std::vector<uint32_t> number(old.size(), UNWRITTEN);
   for (size_t id = 0; id < old.size(); ++id) {
     if (!used[id]) continue;
-    number[id] = old[id].newest.kind == Kind::None ? written(old[id].write) : extended(number[old[id].parent], old[id].newest);
+    number[id] =
+        old[id].newest.kind == Kind::None ? written(old[id].write) : extended(number[old[id].parent], old[id].newest);
   }
   for (uint32_t& slot : granules_) {
     if (slot & SPLIT) {

@@ -1,13 +1,13 @@
-// Interned histories of shared memory: every 4-byte granule holds the number of a history, so that a tile that was touched by the
-// same accesses costs one comparison per word, and an access is checked once per distinct history.
+// Interned histories of shared memory: every 4-byte granule holds the number of a history, so that a tile that was
+// touched by the same accesses costs one comparison per word, and an access is checked once per distinct history.
 #pragma once
 #include <cstdint>
 #include <utility>
 #include <vector>
 #include "shadow_clock.hpp"
 
-// The last write of some bytes, and what read them (or updated them atomically) since, at most one touch per component and kind:
-// a chain of such touches from the newest back to the write itself.
+// The last write of some bytes, and what read them (or updated them atomically) since, at most one touch per component
+// and kind: a chain of such touches from the newest back to the write itself.
 struct History {
   Touch write;
   Touch newest;             // of the chain; Kind::None: nothing since the write
@@ -25,7 +25,8 @@ class Histories {
   void reset(uint32_t smem_bytes);
 
   // Replaces the history h of every byte of [address, address + bytes) by next(h, first byte address).
-  template <class Next> void apply(uint32_t address, uint32_t bytes, Next next) {
+  template <class Next>
+  void apply(uint32_t address, uint32_t bytes, Next next) {
     const uint32_t end = address + bytes;
     for (uint32_t at = address; at < end;) {
       const uint32_t word = at >> 2, in_word = std::min(end, (word + 1) * 4) - at;
@@ -47,10 +48,12 @@ class Histories {
     const uint32_t slot = granules_[address >> 2];
     return (slot & SPLIT) ? splits_[slot & ~SPLIT].part[address & 3] : slot;
   }
-  uint32_t written(const Touch& write);                    // a write: what came before no longer matters
-  uint32_t extended(uint32_t history, const Touch& touch);  // a read or atomic; an older one by the same component gives way
+  uint32_t written(const Touch& write);  // a write: what came before no longer matters
+  uint32_t extended(uint32_t history,
+                    const Touch& touch);  // a read or atomic; an older one by the same component gives way
   // Calls visit(touch) for everything since the write, the newest first.
-  template <class Visit> void since(uint32_t id, Visit visit) const {
+  template <class Visit>
+  void since(uint32_t id, Visit visit) const {
     for (const History* h = &histories_[id]; h->newest.kind != Kind::None; h = &histories_[h->parent]) visit(h->newest);
   }
   size_t size() const { return histories_.size(); }
@@ -65,7 +68,8 @@ class Histories {
     uint32_t part[4];
   };
 
-  template <class Next> uint32_t apply_bytes(uint32_t slot, uint32_t word, uint32_t first, uint32_t count, Next next) {
+  template <class Next>
+  uint32_t apply_bytes(uint32_t slot, uint32_t word, uint32_t first, uint32_t count, Next next) {
     Split split = (slot & SPLIT) ? splits_[slot & ~SPLIT] : Split{{slot, slot, slot, slot}};
     for (uint32_t i = first; i < first + count; ++i) split.part[i] = next(split.part[i], word * 4 + i);
     return intern_split(split);
@@ -78,8 +82,8 @@ class Histories {
   std::vector<uint32_t> granules_;  // by address >> 2
   std::vector<History> histories_;
   std::vector<uint64_t> hashes_;
-  std::vector<Touch> moved_;        // scratch of `extended`
-  std::vector<uint32_t> table_;     // open addressing: id + 1, 0 empty
+  std::vector<Touch> moved_;     // scratch of `extended`
+  std::vector<uint32_t> table_;  // open addressing: id + 1, 0 empty
   std::vector<Split> splits_;
 };
 
@@ -92,7 +96,9 @@ class Memo {
     Entry& e = slot(history, operation);
     return e.operation == operation && e.history == history ? &e.next : nullptr;
   }
-  void put(uint32_t history, uint32_t operation, uint32_t next) { slot(history, operation) = Entry{history, operation, next}; }
+  void put(uint32_t history, uint32_t operation, uint32_t next) {
+    slot(history, operation) = Entry{history, operation, next};
+  }
 
  private:
   static constexpr uint32_t SIZE = 4096;

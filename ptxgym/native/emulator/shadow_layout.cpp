@@ -16,16 +16,21 @@ bool overlaps(const Operand& operand) {
 
 void ShadowState::check_layout(Warp& warp, int inst, uint64_t bits, uint32_t extent, bool mn_major, const char* name) {
   const Descriptor d = decode_descriptor(bits);
-  const uint64_t fields = (bits & DESCRIPTOR_FIELDS) >> 14 ^ static_cast<uint64_t>(extent) << 52 ^ static_cast<uint64_t>(mn_major) << 51;
+  const uint64_t fields =
+      (bits & DESCRIPTOR_FIELDS) >> 14 ^ static_cast<uint64_t>(extent) << 52 ^ static_cast<uint64_t>(mn_major) << 51;
   const bool new_fields = layouts_.insert(fields).second;
-  const Touch reads{0, inst, 0, static_cast<uint16_t>(warp.id & ~3), Kind::Wgmma, 0, 0};
+  const Touch reads = by_wgmma(warp.id, inst);
   if (new_fields && overlaps({d, extent, mn_major})) {
     if (FindingRecord* f = cta_.findings.add(cta_, &warp, -1, "descriptor.overlap", Severity::Warning, inst)) {
-      f->say("the descriptor of %s (leading offset %u, stride offset %u, %s, %s-major) makes different rows of the operand the same bytes",
-             name, d.leading_bytes, d.stride_bytes, swizzle_name(d.swizzle), mn_major ? "MN" : "K");
-      f->mend("K-major: the stride offset is the distance of groups of 8 rows (1024 bytes in 128B swizzle), the leading offset that of the two "
-              "8-column halves where nothing is swizzled.");
-      describe_pair(*f, reads, std::string("reads ") + name + " through it", Touch{}, "");
+      f->say(
+          "the descriptor of %s (leading offset %u, stride offset %u, %s, %s-major) makes different rows of the "
+          "operand the same bytes",
+          name, d.leading_bytes, d.stride_bytes, swizzle_name(d.swizzle), mn_major ? "MN" : "K");
+      f->mend(
+          "K-major: the stride offset is the distance of groups of 8 rows (1024 bytes in 128B swizzle), the leading "
+          "offset that of the two "
+          "8-column halves where nothing is swizzled.");
+      describe_pair(*f, reads, std::string("reads ") + name + " through it", nobody(), "");
     }
     layouts_.erase(fields);
   }
@@ -34,8 +39,9 @@ void ShadowState::check_layout(Warp& warp, int inst, uint64_t bits, uint32_t ext
   if (writer.kind != Kind::TmaLoad) return;
   FindingRecord* f = cta_.findings.add(cta_, &warp, -1, "descriptor.base_offset", Severity::Warning, inst, writer.inst);
   if (!f) return;
-  f->say("the descriptor of %s has base offset %u, but the tensor copy that wrote shared 0x%x swizzles by address alone", name, d.base_offset,
-         d.start);
+  f->say(
+      "the descriptor of %s has base offset %u, but the tensor copy that wrote shared 0x%x swizzles by address alone",
+      name, d.base_offset, d.start);
   f->mend("Leave bits 49-51 of the descriptor 0 for tiles that tensor copies write.");
   describe_pair(*f, reads, std::string("reads ") + name, writer, "wrote the bytes");
 }

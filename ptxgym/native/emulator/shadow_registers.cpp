@@ -9,12 +9,12 @@ bool is_pure(const Inst& inst) {
   return inst.op <= OP_SZEXT && inst.op != OP_SETP && inst.op != OP_TESTP && inst.op != OP_ISSPACEP;
 }
 
-bool vector_is_written(uint16_t op) { return op == OP_LD || op == OP_MOV_UNPACK || op == OP_LDMATRIX || op == OP_MMA || op == OP_ATOM; }
+bool vector_is_written(uint16_t op) {
+  return op == OP_LD || op == OP_MOV_UNPACK || op == OP_LDMATRIX || op == OP_MMA || op == OP_ATOM;
+}
 bool vector_is_registers(uint16_t op) { return op != OP_BRX; }
 // vec2 of instructions with several addresses holds offsets, not registers.
-bool second_vector_is_registers(uint16_t op) {
-  return op == OP_ATOM || op == OP_RED || op == OP_MMA || op == OP_WGMMA;
-}
+bool second_vector_is_registers(uint16_t op) { return op == OP_ATOM || op == OP_RED || op == OP_MMA || op == OP_WGMMA; }
 
 void append(std::vector<int32_t>& list, int32_t reg) {
   if (reg >= 0) list.push_back(reg);
@@ -72,8 +72,10 @@ RegisterMap::RegisterMap(const Kernel& kernel) {
     if (kernel.inst[i].op == OP_WGMMA) continue;
     for (const auto* list : {&uses_[at].reads, &uses_[at].writes}) {
       for (const int32_t reg : *list) {
-        if (operands.count(reg)) flags_[at] |= RegisterUse::OPERAND;
-        else if (derived.count(reg)) flags_[at] |= RegisterUse::DERIVED;
+        if (operands.count(reg))
+          flags_[at] |= RegisterUse::OPERAND;
+        else if (derived.count(reg))
+          flags_[at] |= RegisterUse::DERIVED;
       }
     }
   }
@@ -123,9 +125,9 @@ void WarpRegisters::fence() {
 
 void ShadowState::wgmma_fence(Warp& warp, int) { of(warp).registers.fence(); }
 
-// Every register that a wgmma touches belongs to it until its group is waited for (PTX ISA 9.7.15.7: accessing it before is
-// undefined). Compilers move computations that are not volatile above the wait, so a value computed early counts only where it
-// escapes into memory, a predicate or another warp's lane before the wait.
+// Every register that a wgmma touches belongs to it until its group is waited for (PTX ISA 9.7.15.7: accessing it
+// before is undefined). Compilers move computations that are not volatile above the wait, so a value computed early
+// counts only where it escapes into memory, a predicate or another warp's lane before the wait.
 void ShadowState::registers(Warp& warp, int inst) {
   settle();
   WarpRegisters& regs = of(warp).registers;
@@ -140,7 +142,8 @@ void ShadowState::registers(Warp& warp, int inst) {
       if (use.pure) {
         source = flying;
       } else {
-        report_register(warp, flying->role == FlyingRegister::Role::Copy && flying->reader >= 0 ? flying->reader : inst, *flying, false);
+        report_register(warp, flying->role == FlyingRegister::Role::Copy && flying->reader >= 0 ? flying->reader : inst,
+                        *flying, false);
       }
     }
     FlyingRegister carried;

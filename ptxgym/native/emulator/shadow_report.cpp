@@ -4,11 +4,16 @@
 std::string who(const Touch& access) {
   const int warp = access.warp;
   switch (access.kind) {
-    case Kind::CpAsync: return "cp.async of warp " + std::to_string(warp);
-    case Kind::TmaLoad: return "TMA load issued by warp " + std::to_string(warp);
-    case Kind::TmaStore: return "TMA store issued by warp " + std::to_string(warp);
-    case Kind::Wgmma: return "wgmma of warpgroup " + std::to_string(warp / 4);
-    default: return "warp " + std::to_string(warp);
+    case Kind::CpAsync:
+      return "cp.async of warp " + std::to_string(warp);
+    case Kind::TmaLoad:
+      return "TMA load issued by warp " + std::to_string(warp);
+    case Kind::TmaStore:
+      return "TMA store issued by warp " + std::to_string(warp);
+    case Kind::Wgmma:
+      return "wgmma of warpgroup " + std::to_string(warp / 4);
+    default:
+      return "warp " + std::to_string(warp);
   }
 }
 
@@ -49,20 +54,28 @@ std::string order_after(const Touch& earlier, const Touch& now) {
   switch (earlier.kind) {
     case Kind::TmaLoad:
       return now.write ? "Wait on the mbarrier that the earlier copy signals before the bytes are written again."
-                       : "Wait on the mbarrier that the copy signals (mbarrier.try_wait with the parity of that phase) before this; if the bytes "
-                         "of an earlier phase are meant, the copy comes too soon: it must wait for an empty barrier on which this warp arrives.";
+                       : "Wait on the mbarrier that the copy signals (mbarrier.try_wait with the parity of that phase) "
+                         "before this; if the bytes "
+                         "of an earlier phase are meant, the copy comes too soon: it must wait for an empty barrier on "
+                         "which this warp arrives.";
     case Kind::CpAsync:
       return "cp.async.commit_group and cp.async.wait_group in the copying threads, then __syncthreads().";
     case Kind::Wgmma:
-      return "wgmma.commit_group and wgmma.wait_group so that the wgmma is over, and only then release the buffer (arrive on its empty "
+      return "wgmma.commit_group and wgmma.wait_group so that the wgmma is over, and only then release the buffer "
+             "(arrive on its empty "
              "barrier, or bar.sync).";
     case Kind::TmaStore:
-      return "cp.async.bulk.commit_group and cp.async.bulk.wait_group.read in the thread that issued the store, then a barrier, before the "
+      return "cp.async.bulk.commit_group and cp.async.bulk.wait_group.read in the thread that issued the store, then a "
+             "barrier, before the "
              "buffer is written again.";
-    default: break;
+    default:
+      break;
   }
-  if (now.kind == Kind::TmaLoad) return "Let the readers arrive on an empty barrier (or bar.sync) after their last access, and wait for it before the copy.";
-  if (now.async_proxy()) return "fence.proxy.async.shared::cta in the writing threads, then a barrier, before this instruction.";
+  if (now.kind == Kind::TmaLoad)
+    return "Let the readers arrive on an empty barrier (or bar.sync) after their last access, and wait for it before "
+           "the copy.";
+  if (now.async_proxy())
+    return "fence.proxy.async.shared::cta in the writing threads, then a barrier, before this instruction.";
   return "Put a barrier between them: __syncthreads(), bar.sync, or an mbarrier arrive and wait.";
 }
 
@@ -75,23 +88,24 @@ void report_unordered(Cta& cta, const Warp& warp, const Touch& earlier, const To
   if (!f) return;
   const std::string at = place(addr), later = who(now), sooner = who(earlier);
   if (earlier.in_flight_kind()) {
-    f->say("%s %s %s, which the %s of line {@%d} may still be %s: nothing orders them", later.c_str(), verb(now).c_str(), at.c_str(),
-           sooner.c_str(), earlier.inst, earlier.write ? "writing" : "reading");
+    f->say("%s %s %s, which the %s of line {@%d} may still be %s: nothing orders them", later.c_str(),
+           verb(now).c_str(), at.c_str(), sooner.c_str(), earlier.inst, earlier.write ? "writing" : "reading");
   } else {
-    f->say("%s %s %s, which %s %s at line {@%d}: nothing orders them", later.c_str(), verb(now).c_str(), at.c_str(), sooner.c_str(),
-           verb(earlier).c_str(), earlier.inst);
+    f->say("%s %s %s, which %s %s at line {@%d}: nothing orders them", later.c_str(), verb(now).c_str(), at.c_str(),
+           sooner.c_str(), verb(earlier).c_str(), earlier.inst);
   }
   f->mend("%s", order_after(earlier, now).c_str());
   f->address = addr;
   parties(*f, now, earlier, addr, bytes);
 }
 
-void report_unfenced(Cta& cta, const Warp& warp, const Touch& earlier, const Touch& now, uint32_t addr, uint32_t bytes) {
+void report_unfenced(Cta& cta, const Warp& warp, const Touch& earlier, const Touch& now, uint32_t addr,
+                     uint32_t bytes) {
   const Severity severity = now.write ? Severity::Warning : Severity::Error;
   FindingRecord* f = cta.findings.add(cta, &warp, -1, "proxy.missing_fence", severity, now.inst, earlier.inst);
   if (!f) return;
-  f->say("%s %s %s, which %s wrote at line {@%d} through the generic proxy, with no fence.proxy.async after the write", who(now).c_str(),
-         verb(now).c_str(), place(addr).c_str(), who(earlier).c_str(), earlier.inst);
+  f->say("%s %s %s, which %s wrote at line {@%d} through the generic proxy, with no fence.proxy.async after the write",
+         who(now).c_str(), verb(now).c_str(), place(addr).c_str(), who(earlier).c_str(), earlier.inst);
   f->mend("fence.proxy.async.shared::cta after the writes and before the barrier that hands the buffer over.");
   f->address = addr;
   parties(*f, now, earlier, addr, bytes);
@@ -107,15 +121,17 @@ void report_uninitialised(Cta& cta, const Warp& warp, const Touch& now, uint32_t
   f->party(0, who(now).c_str(), "%s %u bytes at %s", verb(now).c_str(), bytes, place(addr).c_str());
 }
 
-void report_barrier_overwritten(Cta& cta, const Warp& warp, const Touch& init, const Touch& now, uint32_t addr, uint32_t bytes) {
+void report_barrier_overwritten(Cta& cta, const Warp& warp, const Touch& init, const Touch& now, uint32_t addr,
+                                uint32_t bytes) {
   FindingRecord* f = cta.findings.add(cta, &warp, -1, "mbarrier.overwritten", Severity::Error, now.inst, init.inst);
   if (!f) return;
   if (now.kind == Kind::Mbarrier) {
-    f->say("%s initialises the mbarrier at %s again, unordered with the initialisation by %s at line {@%d}", who(now).c_str(),
-           place(addr).c_str(), who(init).c_str(), init.inst);
+    f->say("%s initialises the mbarrier at %s again, unordered with the initialisation by %s at line {@%d}",
+           who(now).c_str(), place(addr).c_str(), who(init).c_str(), init.inst);
     f->mend("Initialise every mbarrier in one thread (if (threadIdx.x == 0)), then __syncthreads().");
   } else {
-    f->say("%s writes over the live mbarrier at %s (initialised at line {@%d})", who(now).c_str(), place(addr).c_str(), init.inst);
+    f->say("%s writes over the live mbarrier at %s (initialised at line {@%d})", who(now).c_str(), place(addr).c_str(),
+           init.inst);
     f->mend("Keep data out of the barrier's 8 bytes: check the shared memory layout and the size of the copy.");
   }
   f->address = addr;

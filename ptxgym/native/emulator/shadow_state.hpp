@@ -12,10 +12,10 @@
 struct GroupQueue {
   uint32_t component = 0;
   uint32_t issued = 0;
-  uint32_t committed = 0;          // the last operation that some group holds
+  uint32_t committed = 0;  // the last operation that some group holds
   uint32_t retired = 0;
   int last_inst = -1;
-  std::vector<uint32_t> groups;    // last operation of each group that no wait has covered
+  std::vector<uint32_t> groups;  // last operation of each group that no wait has covered
 
   void commit() {
     committed = issued;
@@ -39,18 +39,22 @@ struct GroupQueue {
 struct FlyingRegister {
   enum class Role : uint8_t { Accumulator, Fragment, Copy };
   int32_t offset = 0;
-  int32_t writer = -1;      // the wgmma
-  int32_t reader = -1;      // Copy: the first instruction that computed with it
-  uint32_t time = 0;        // of the wgmma in its queue
-  uint32_t shape = 0;       // accumulators of one shape may follow each other
+  int32_t writer = -1;  // the wgmma
+  int32_t reader = -1;  // Copy: the first instruction that computed with it
+  uint32_t time = 0;    // of the wgmma in its queue
+  uint32_t shape = 0;   // accumulators of one shape may follow each other
   Role role = Role::Accumulator;
 };
 
 // Which registers an instruction reads and writes, for kernels with wgmma.
 struct RegisterUse {
-  enum : uint8_t { NONE = 0, OPERAND = 1, DERIVED = 2 };  // touches an operand of a wgmma; only values computed from one
+  enum : uint8_t {
+    NONE = 0,
+    OPERAND = 1,
+    DERIVED = 2
+  };  // touches an operand of a wgmma; only values computed from one
   std::vector<int32_t> reads, writes;
-  bool pure = false;        // computes in registers only: an early value can still be waited for before it escapes
+  bool pure = false;  // computes in registers only: an early value can still be waited for before it escapes
 };
 
 // What a kernel's text says about wgmma registers, once per program.
@@ -63,7 +67,7 @@ class RegisterMap {
 
  private:
   std::vector<uint8_t> flags_;
-  std::vector<uint8_t> operand_;      // by register slot
+  std::vector<uint8_t> operand_;  // by register slot
   std::vector<RegisterUse> uses_;
 };
 RegisterUse registers_of(const Kernel&, const Inst&);
@@ -79,7 +83,8 @@ class WarpRegisters {
   }
   void add(const FlyingRegister&);
   void remove(int32_t offset);
-  template <class Ended> void retire(uint32_t time, Ended ended) {
+  template <class Ended>
+  void retire(uint32_t time, Ended ended) {
     for (size_t i = flying_.size(); i-- > 0;) {
       if (flying_[i].time > time) continue;
       ended(flying_[i]);
@@ -93,21 +98,21 @@ class WarpRegisters {
   static constexpr int CLEAN = -1, UNFENCED = -2;
 
  private:
-  std::vector<uint32_t> slot_;        // by register slot: index into flying_ + 1
+  std::vector<uint32_t> slot_;  // by register slot: index into flying_ + 1
   std::vector<FlyingRegister> flying_;
-  std::vector<int32_t> touched_;      // by register slot: instruction + 1
+  std::vector<int32_t> touched_;  // by register slot: instruction + 1
   std::vector<int32_t> touched_list_;
   bool fenced_ = false;
 };
 
 struct WarpState {
   Knowledge now;
-  Knowledge at_fence;                 // at the last memory fence: what a relaxed store after it releases
-  Knowledge to_acquire;               // what relaxed loads saw released: a fence acquires it
+  Knowledge at_fence;    // at the last memory fence: what a relaxed store after it releases
+  Knowledge to_acquire;  // what relaxed loads saw released: a fence acquires it
   bool fenced = false, has_to_acquire = false;
   uint32_t component = 0;
   uint32_t time = 1;
-  uint32_t version = 0;               // changes with `now`; never the same in two warps
+  uint32_t version = 0;  // changes with `now`; never the same in two warps
   GroupQueue wgmma, cp_async;
   std::unordered_map<int, GroupQueue> bulk;  // by lane
   WarpRegisters registers;
@@ -115,12 +120,10 @@ struct WarpState {
 
 struct BarrierState {
   uint32_t component = 0;
-  uint32_t offset = 0;                // added to Mbar::phases, which a new initialisation sets to 0
   Touch init;
-  uint32_t reached = 0;               // the component's latest time
   bool live = false, told_async = false;
   Knowledge pending, done;
-  int64_t expected = 0, issued = 0;   // bytes in the current phase
+  int64_t expected = 0, issued = 0;  // bytes in the current phase
   int expect_inst = -1, load_inst = -1;
   uint16_t load_warp = 0, expect_warp = 0;
   struct Observer {
@@ -128,13 +131,13 @@ struct BarrierState {
     uint32_t time = 0;
     int inst = -1;
   };
-  std::vector<Observer> observers;    // by warp
+  std::vector<Observer> observers;  // by warp
 };
 
 struct NamedBarrierState {
   Knowledge arriving;
-  std::vector<uint8_t> arrived;                          // by warp, in this generation
-  std::vector<std::shared_ptr<const Knowledge>> inbox;   // by warp: what its last complete generation released
+  std::vector<uint8_t> arrived;                         // by warp, in this generation
+  std::vector<std::shared_ptr<const Knowledge>> inbox;  // by warp: what its last complete generation released
 };
 
 // What was released at an address by strong accesses.
@@ -178,13 +181,14 @@ class ShadowState final : public Shadow {
   void stuck(Warp&, int inst, const Mbar&, uint32_t parity) override;
 
  private:
-  struct Operation {                  // one access by one warp with unchanged knowledge: the unit that histories are checked by
+  struct Operation {  // one access by one warp with unchanged knowledge: the unit that histories are checked by
     uint32_t version = 0, number = 0;
     Touch access;
   };
   WarpState& of(const Warp& w) { return warps_[static_cast<size_t>(w.id)]; }
   BarrierState& of(const Mbar&);
   GroupQueue& queue(Warp&, Async, int lane);
+  Touch own_touch(const Warp&, int inst, Kind, bool write);
   void changed(WarpState& w) { w.version = ++versions_; }
   void tick(WarpState&);
   uint32_t number_of(const WarpState&, const Touch&);
@@ -205,19 +209,19 @@ class ShadowState final : public Shadow {
   Cta& cta_;
   std::shared_ptr<const RegisterMap> map_;
   std::vector<WarpState> warps_;
-  std::deque<BarrierState> barriers_;          // by Mbar::index
+  std::deque<BarrierState> barriers_;  // by Mbar::index
   NamedBarrierState named_[16];
-  GroupQueue* current_ = nullptr;              // of the asynchronous operation whose footprint follows
+  GroupQueue* current_ = nullptr;  // of the asynchronous operation whose footprint follows
   uint16_t current_lane_ = 0;
-  std::vector<Knowledge> collectives_;         // by warpgroup: what its warps knew when they issued wgmma
+  std::vector<Knowledge> collectives_;  // by warpgroup: what its warps knew when they issued wgmma
   std::unordered_map<uint32_t, FlagState> flags_;
-  std::unordered_set<uint64_t> layouts_;       // descriptor fields that were found to be sound
+  std::unordered_set<uint64_t> layouts_;  // descriptor fields that were found to be sound
   Histories histories_;
   Memo memo_;
-  std::vector<Operation> operations_;          // direct-mapped
+  std::vector<Operation> operations_;  // direct-mapped
   Operation latest_;
   uint32_t operation_numbers_ = 0, versions_ = 0, components_ = 0;
-  struct Deferred {                            // two plain stores by different warps: harmless if they store the same value
+  struct Deferred {  // two plain stores by different warps: harmless if they store the same value
     Touch earlier, now;
     int warp;
     uint32_t addr;
@@ -228,10 +232,21 @@ class ShadowState final : public Shadow {
 
 // ---- texts of findings (shadow_report.cpp)
 
+// Parties of a report that are no access to memory.
+inline Touch by_warp(int warp, int inst) { return {0, inst, 0, static_cast<uint16_t>(warp), Kind::Generic, 0, 0}; }
+inline Touch by_wgmma(int warp, int inst) { return {0, inst, 0, static_cast<uint16_t>(warp & ~3), Kind::Wgmma, 0, 0}; }
+inline Touch by_load(int warp, int inst) { return {0, inst, 0, static_cast<uint16_t>(warp), Kind::TmaLoad, 1, 0}; }
+inline Touch by_store(int warp, int inst, int lane) {
+  return {0, inst, 0, static_cast<uint16_t>(warp), Kind::TmaStore, 0, static_cast<uint16_t>(lane)};
+}
+inline Touch nobody() { return {}; }
+
 std::string who(const Touch&);
 std::string verb(const Touch&);
-void describe_pair(FindingRecord&, const Touch& now, const std::string& now_did, const Touch& earlier, const std::string& earlier_did);
-void report_unordered(Cta&, const Warp&, const Touch& earlier, const Touch& now, uint32_t addr, uint32_t bytes, Severity);
+void describe_pair(FindingRecord&, const Touch& now, const std::string& now_did, const Touch& earlier,
+                   const std::string& earlier_did);
+void report_unordered(Cta&, const Warp&, const Touch& earlier, const Touch& now, uint32_t addr, uint32_t bytes,
+                      Severity);
 void report_unfenced(Cta&, const Warp&, const Touch& earlier, const Touch& now, uint32_t addr, uint32_t bytes);
 void report_uninitialised(Cta&, const Warp&, const Touch& now, uint32_t addr, uint32_t bytes);
 void report_barrier_overwritten(Cta&, const Warp&, const Touch& init, const Touch& now, uint32_t addr, uint32_t bytes);
