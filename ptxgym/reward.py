@@ -15,7 +15,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from ptxgym import content
-from ptxgym.verdict import Evidence, Finding, OutputError, Severity, Status, Timing, Value, Verdict
+from ptxgym.verdict import Evidence, FamilyCount, Finding, OutputError, Severity, Status, Timing, Value, Verdict
 
 RAN_SCORE = 0.05
 CLOSE_SCORE = 0.10
@@ -29,6 +29,10 @@ SPEED_FLOOR_LOG2 = -5.0
 """A speed-up of 1/32 pays nothing beyond `TARGET_SCORE`; parity with the best library pays all."""
 REDUNDANCY_LIMIT = 0.1
 """Other multiply-adds, as a share of the required, that a kernel may do beside target instructions."""
+ORDINARY_FAMILIES = ("alu", "cvt", "ld", "atom")
+ORDINARY_PER_REQUIRED = 1.0
+ORDINARY_PER_OTHER = 16.0
+"""Ordinary thread instructions that a kernel may execute for each required, and each other, multiply-add."""
 
 TermName = Literal["score", "correct", "target", "speedup"]
 Terms = Mapping[TermName, float]
@@ -73,11 +77,29 @@ def credited_coverage(evidence: Evidence) -> float:
     A kernel that does all its arithmetic on CUDA cores and repeats it on scratch data with target instructions is
     credited with nothing; one that splits the work is credited with its share.
     """
-    if evidence.ablation == "independent" or evidence.required_multiply_adds == 0:
+    required, other = evidence.required_multiply_adds, evidence.other_multiply_adds
+    if evidence.ablation == "independent" or required == 0 or uncounted_arithmetic(evidence.families, required, other):
         return 0.0
-    others = evidence.other_multiply_adds / evidence.required_multiply_adds
+    others = other / required
     left = max(0.0, 1.0 - others) / (1.0 - REDUNDANCY_LIMIT)
     return min(evidence.coverage, left)
+
+
+def uncounted_arithmetic(families: Mapping[str, FamilyCount], required: int, other: int) -> bool:
+    """Return whether ordinary instructions are so many that they may have replaced the operator's multiply-adds.
+
+    A product can be had from shifts and additions, tables, or logarithms; a test of the target's results then hides
+    from ablation that nothing depends on them. All of these take at least three thread instructions for a multiply-add.
+    A kernel on matrix instructions takes 0.01 to 0.1; one that does a part on CUDA cores in the open takes up to some
+    16 for every multiply-add there.
+
+    Args:
+        families: executed instructions by family.
+        required: multiply-adds of the operator.
+        other: multiply-adds outside of target instructions.
+    """
+    ordinary = sum(families[name].thread_instructions for name in ORDINARY_FAMILIES if name in families)
+    return ordinary > ORDINARY_PER_REQUIRED * required + ORDINARY_PER_OTHER * other
 
 
 def speed_share(timing: Timing) -> float:

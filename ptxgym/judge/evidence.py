@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from ptxgym.device.protocol import Execution, InstructionCount
 from ptxgym.judge.conditions import Case
-from ptxgym.reward import REDUNDANCY_LIMIT, credited_coverage
+from ptxgym.reward import REDUNDANCY_LIMIT, credited_coverage, uncounted_arithmetic
 from ptxgym.task import Arch, Task
 from ptxgym.verdict import Evidence, FamilyCount
 
 TARGET_COVERAGE = 0.9
+_MULTIPLYING = ("mul.", "mul24.", "mad.", "mad24.", "div.", "rem.")
 
 
 def family_counts(counts: Sequence[InstructionCount]) -> dict[str, FamilyCount]:
@@ -31,12 +32,15 @@ def multiply_adds(count: InstructionCount) -> int:
     """Return the multiply-adds that an instruction's executions stand for.
 
     A float multiplication counts as one (two where it is packed): kept apart from its addition it would otherwise hide
-    arithmetic that a compiler fuses.
+    arithmetic that a compiler fuses. So does an integer multiplication, with which floats can be multiplied by halves,
+    and a division.
     """
-    if count.family == "fmul" and not count.multiply_adds:
+    if count.multiply_adds:
+        return count.multiply_adds
+    if count.family == "fmul":
         packed = count.form.endswith(("f16x2", "bf16x2", "f32x2"))
         return count.thread * (2 if packed else 1)
-    return count.multiply_adds
+    return count.thread if count.form.startswith(_MULTIPLYING) else 0
 
 
 def gather(
@@ -104,6 +108,11 @@ def _problem(
         return (
             f"{most} and other instructions did {other / required:.0%} of the operator's multiply-adds "
             f"(at most {REDUNDANCY_LIMIT:.0%} may lie outside {names}), so {names} is credited with what they left"
+        )
+    if uncounted_arithmetic(families, required, other):
+        return (
+            "integer and other ordinary instructions are so many that they could have done the operator's arithmetic "
+            f"without a multiplication, so {names} is credited with nothing; move them out of the inner loop"
         )
     if target < TARGET_COVERAGE * required:
         return (

@@ -20,7 +20,7 @@ from ptxgym.reward import score
 from ptxgym.task import Task, load_arch
 from ptxgym.verdict import Evidence, Failure, Finding, OutputError, Severity, Stage, Status, Value
 
-JUDGE_REVISION = 1
+JUDGE_REVISION = 2
 """Part of every verdict's key: raise it when equal executions would be judged differently."""
 
 _SEVERITIES = (Severity.ERROR, Severity.WARNING, Severity.NOTE)

@@ -7,6 +7,7 @@ import pytest
 from ptxgym.device.protocol import Execution
 from ptxgym.judge import evidence as counting
 from ptxgym.judge.conditions import Conditions
+from ptxgym.reward import credited_coverage
 from ptxgym.task import Task, load_arch
 from ptxgym.verdict import Evidence
 
@@ -92,7 +93,30 @@ def test_families_are_summed(fakes: ModuleType) -> None:
 )
 def test_unfused_multiplications_count(fakes: ModuleType, form: str, thread: int, expected: int) -> None:
     assert counting.multiply_adds(fakes.count("fmul", 0, form=form, thread=thread)) == expected
-    assert counting.multiply_adds(fakes.count("alu", 0, form="mul.lo.s32", thread=thread)) == 0
+
+
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [("mul.lo.s32", 64), ("mad.wide.u16", 64), ("div.rn.f32", 64), ("add.s32", 0), ("shl.b32", 0), ("max.f32", 0)],
+)
+def test_integer_multiplications_and_divisions_count(fakes: ModuleType, form: str, expected: int) -> None:
+    assert counting.multiply_adds(fakes.count("alu", 0, form=form, thread=64)) == expected
+
+
+@pytest.mark.parametrize(
+    ("ordinary", "fma", "credited", "target_ok"),
+    [(0.9, 0.0, 1.0, True), (1.1, 0.0, 0.0, False), (1.1, 0.05, 1.0, True), (2.0, 0.05, 0.0, False)],
+)
+def test_ordinary_instructions_that_could_do_the_arithmetic(
+    task: Task, drawn: Conditions, fakes: ModuleType, ordinary: float, fma: float, credited: float, target_ok: bool
+) -> None:
+    case = drawn.cases[0]
+    thread = round(ordinary * task.required_multiply_adds(case.axes))
+    counts = (*fakes.share(task, case, wgmma=1.0, fma=fma), fakes.count("alu", 0, form="shl.b32", thread=thread))
+    execution = Execution(buffers={}, counts=counts)
+    found = counting.gather(task, ARCH, case, execution, correct=True, ablation="depends", source="emulator")
+    assert (credited_coverage(found), found.target_ok) == (credited, target_ok)
+    assert target_ok or "ordinary instructions" in str(found.explanation)
 
 
 def test_the_weakest_shape_decides(task: Task, drawn: Conditions, fakes: ModuleType) -> None:

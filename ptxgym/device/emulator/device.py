@@ -23,6 +23,7 @@ from ptxgym.verdict import Failure, Finding, Stage, Status
 _STATUS = {"runtime_fault": Status.RUNTIME_FAULT, "hang": Status.HANG, "budget": Status.BUDGET}
 
 # What one SM holds, and how many there are: CUDA C++ Programming Guide, compute capabilities 9.0 and 10.0; H100, B200.
+_WARP_LANES = 32
 _SM_COUNT = {"sm_90a": 132, "sm_100a": 148}
 _SM_THREADS, _SM_REGISTERS, _SM_CTAS, _SM_SMEM_BYTES, _CTA_RESERVED_SMEM_BYTES = 2048, 65536, 32, 228 * 1024, 1024
 
@@ -264,7 +265,8 @@ def _counts(answer: Mapping[str, Any], blobs: list[bytes]) -> tuple[InstructionC
                     line=kernel["lines"][index] or None,
                     warp=warps,
                     thread=threads,
-                    multiply_adds=warps * per_warp[index] + threads * per_thread[index],
+                    # A guard that is false is a warp execution too, but does no arithmetic.
+                    multiply_adds=-(-threads // _WARP_LANES) * per_warp[index] + threads * per_thread[index],
                 )
             )
     return tuple(found)
