@@ -135,6 +135,30 @@ extern "C" __global__ void cp_async_checked(const __grid_constant__ Params p) {
   for (int i = 0; i < 16; ++i) p.out[16 * threadIdx.x + i] = image()[16 * threadIdx.x + i + p.args[1]];
 }
 
+// args[0] cp.async.mbarrier.arrive.noinc by each of 32 threads, at a barrier that expects one of each, and bytes that never come.
+extern "C" __global__ void cp_async_arrivals(const __grid_constant__ Params p) {
+  if (threadIdx.x == 0) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 32;" ::"r"(smem_address(&bar)) : "memory");
+    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], 16;" ::"r"(smem_address(&bar)) : "memory");
+  }
+  __syncthreads();
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(smem_address(image()) + 4 * threadIdx.x), "l"(p.in + 4 * threadIdx.x)
+               : "memory");
+  for (int i = 0; i < p.args[0]; ++i) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(smem_address(&bar)) : "memory");
+  }
+}
+
+// In: per lane one register of A, one of B, two of C.
+extern "C" __global__ void mma_m8n8k16(const __grid_constant__ Params p) {
+  const uint32_t* w = reinterpret_cast<const uint32_t*>(p.in) + threadIdx.x * 4;
+  uint32_t d[2];
+  asm volatile("mma.sync.aligned.m8n8k16.row.col.s32.s8.u8.s32 {%0, %1}, {%2}, {%3}, {%4, %5};"
+               : "=r"(d[0]), "=r"(d[1]) : "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]));
+  reinterpret_cast<uint32_t*>(p.out)[threadIdx.x * 2] = d[0];
+  reinterpret_cast<uint32_t*>(p.out)[threadIdx.x * 2 + 1] = d[1];
+}
+
 // args[0]: 1 lets a lane exit before the collectives of its warp; 2 also skips the mma
 extern "C" __global__ void partial_warp(const __grid_constant__ Params p) {
   if (p.args[0] && threadIdx.x == 9) return;

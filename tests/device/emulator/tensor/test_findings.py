@@ -134,6 +134,15 @@ def test_cp_async_to_a_misaligned_shared_address(faulty: Kernels) -> None:
     faulted(faulty.run(with_args(CP_ASYNC, a1=8)), "memory.misaligned")
 
 
+def test_an_mbarrier_gets_no_more_arrivals_of_cp_async_than_it_expects(faulty: Kernels) -> None:
+    case = Case("arrivals", "cp_async_arrivals", 32, bytes(128), 128, (1,))
+    for schedule in SCHEDULES:
+        assert "mbarrier.over_arrival" not in faulty.run(case, schedule).codes()
+        too_many = faulty.run(with_args(case, a0=2), schedule)
+        assert "mbarrier.over_arrival" in too_many.codes()
+        assert "misses 0 in this phase" in too_many.message("mbarrier.over_arrival")
+
+
 # ---- wgmma
 
 

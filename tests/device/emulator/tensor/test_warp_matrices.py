@@ -54,6 +54,19 @@ def test_sums_are_truncated_as_hardware_does(conformance: Kernels, case: Case) -
     np.testing.assert_array_equal(conformance.run(case).output, reference.mma_bits(case, MMA_FORMS[case.kernel]))
 
 
+def test_the_small_integer_shape(faulty: Kernels) -> None:
+    """m8n8k16 (PTX ISA 9.7.14.5.3): lane l holds row l / 4 of A and of Bᵀ, columns 4 (l % 4) …; two columns of C."""
+    rng = np.random.default_rng(4)
+    a, b = rng.integers(-128, 128, (8, 16), np.int8), rng.integers(0, 256, (8, 16), np.uint8)
+    c = rng.integers(-1000, 1000, (8, 8)).astype(np.int32)
+    words = np.concatenate(
+        [a.view(np.uint32).reshape(32, 1), b.view(np.uint32).reshape(32, 1), c.view(np.uint32).reshape(32, 2)], axis=1
+    )
+    case = Case("m8n8k16", "mma_m8n8k16", 32, words.tobytes(), 256)
+    want = c + a.astype(np.int32) @ b.astype(np.int32).T
+    np.testing.assert_array_equal(faulty.run(case).output.view(np.int32).reshape(8, 8), want)
+
+
 def test_mma_fragments_cover_each_element_once() -> None:
     for (k, bits), (a_threads, a_values, b_threads, b_values) in reference.MMA_LAYOUTS.items():
         for rows, threads, values in ((16, a_threads, a_values), (8, b_threads, b_values)):
