@@ -1,7 +1,8 @@
-// Shared-memory matrix descriptors of wgmma (PTX ISA 9.7.15.5.1.2) and the address swizzle that they share with TMA (5.5.7).
+// Shared-memory matrix descriptors of wgmma (PTX ISA 9.7.15.5.1.2) and the address swizzle that they share with TMA
+// (5.5.7).
 //
-// Everything here is a pure function of its arguments: no memory is touched, so that issue-time checks, footprints and the
-// execution of a collective use one and the same addressing.
+// Everything here is a pure function of its arguments: no memory is touched, so that issue-time checks, footprints and
+// the execution of a collective use one and the same addressing.
 #pragma once
 #include <cstdint>
 
@@ -22,8 +23,9 @@ constexpr const char* swizzle_name(Swizzle mode) {
   return "?";
 }
 
-// The pattern follows address bits, not the position inside a tile: a tile that starts inside a pattern begins with a later phase.
-// `base_offset` (in 128-byte lines) says where the pattern starts when it is not at a multiple of its own length.
+// The pattern follows address bits, not the position inside a tile: a tile that starts inside a pattern begins with a
+// later phase. `base_offset` (in 128-byte lines) says where the pattern starts when it is not at a multiple of its own
+// length.
 constexpr uint32_t swizzled(uint32_t address, Swizzle mode, uint32_t base_offset = 0) {
   const uint32_t mask = (1u << static_cast<unsigned>(mode)) - 1;
   return address ^ ((((address >> 7) - base_offset) & mask) << 4);
@@ -52,8 +54,8 @@ constexpr Descriptor decode_descriptor(uint64_t bits) {
 }
 
 // An operand of 16-bit elements, `extent` rows (M or N) by 16 in K, seen through a descriptor as 16-byte chunks.
-// K-major chunks run along K: index = row * 2 + k / 8. MN-major chunks run along M or N: index = k * (extent / 8) + row / 8.
-// Canonical layouts: PTX ISA 9.7.15.5.1.2.1.3.
+// K-major chunks run along K: index = row * 2 + k / 8. MN-major chunks run along M or N: index = k * (extent / 8) + row
+// / 8. Canonical layouts: PTX ISA 9.7.15.5.1.2.1.3.
 struct Operand {
   Descriptor descriptor;
   uint32_t extent;

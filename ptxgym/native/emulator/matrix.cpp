@@ -1,7 +1,7 @@
 // ldmatrix, stmatrix and movmatrix of 8×8 matrices of 16-bit elements (PTX ISA 9.7.14.5.15 to .17).
 //
-// Fragment of one matrix: lane l holds row l / 4, columns 2 (l % 4) and 2 (l % 4) + 1. Rows of matrix i lie at the addresses of lanes
-// 8 i … 8 i + 7. With .trans the matrix in memory is the transpose of the fragments'.
+// Fragment of one matrix: lane l holds row l / 4, columns 2 (l % 4) and 2 (l % 4) + 1. Rows of matrix i lie at the
+// addresses of lanes 8 i … 8 i + 7. With .trans the matrix in memory is the transpose of the fragments'.
 #include "core.hpp"
 #include "tensor.hpp"
 
@@ -38,8 +38,10 @@ struct Matrix {
 
 bool whole_warp(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask, const char* name) {
   if (mask == FULL_MASK) return true;
-  cta.fault(warp, inst, first_lane(~mask), "matrix.partial_warp", "lanes 0x%08x of warp %d do not execute this %s: all threads of the "
-            "warp must", ~mask, warp.id, name);
+  cta.fault(warp, inst, first_lane(~mask), "matrix.partial_warp",
+            "lanes 0x%08x of warp %d do not execute this %s: all threads of the "
+            "warp must",
+            ~mask, warp.id, name);
   return false;
 }
 
@@ -57,7 +59,8 @@ bool rows(Cta& cta, Warp& warp, const Inst& inst, const char* name, uint32_t* ad
 }
 
 // Calls body(address, bytes) for the rows, neighbours in one range.
-template <class Body> void ranges(const uint32_t* addresses, int count, Body body) {
+template <class Body>
+void ranges(const uint32_t* addresses, int count, Body body) {
   uint32_t begin = addresses[0], end = begin + ROW_BYTES;
   for (int i = 1; i < count; ++i) {
     if (addresses[i] != end) {
@@ -71,13 +74,16 @@ template <class Body> void ranges(const uint32_t* addresses, int count, Body bod
 
 Step ldmatrix(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
   uint32_t addresses[LANES];
-  if (!whole_warp(cta, warp, inst, mask, "ldmatrix") || !rows(cta, warp, inst, "ldmatrix from", addresses)) return Step::Fault;
+  if (!whole_warp(cta, warp, inst, mask, "ldmatrix") || !rows(cta, warp, inst, "ldmatrix from", addresses))
+    return Step::Fault;
   if (Shadow* shadow = cta.shadow.get()) {
-    ranges(addresses, inst.nvec * SIDE, [&](uint32_t at, uint32_t bytes) { shadow->read(warp, cta.index_of(inst), at, bytes); });
+    ranges(addresses, inst.nvec * SIDE,
+           [&](uint32_t at, uint32_t bytes) { shadow->read(warp, cta.index_of(inst), at, bytes); });
   }
   for (int i = 0; i < inst.nvec; ++i) {
     Matrix matrix;
-    for (int row = 0; row < SIDE; ++row) std::memcpy(matrix.element[row], cta.shared(addresses[i * SIDE + row]), ROW_BYTES);
+    for (int row = 0; row < SIDE; ++row)
+      std::memcpy(matrix.element[row], cta.shared(addresses[i * SIDE + row]), ROW_BYTES);
     if (inst.flags & F_TRANS) matrix = matrix.transposed();
     const int32_t destination = cta.pool(inst.vec)[i];
     if (destination >= 0) matrix.to_fragment(warp.reg<uint32_t>(destination));
@@ -87,14 +93,17 @@ Step ldmatrix(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
 
 Step stmatrix(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
   uint32_t addresses[LANES];
-  if (!whole_warp(cta, warp, inst, mask, "stmatrix") || !rows(cta, warp, inst, "stmatrix to", addresses)) return Step::Fault;
+  if (!whole_warp(cta, warp, inst, mask, "stmatrix") || !rows(cta, warp, inst, "stmatrix to", addresses))
+    return Step::Fault;
   if (Shadow* shadow = cta.shadow.get()) {
-    ranges(addresses, inst.nvec * SIDE, [&](uint32_t at, uint32_t bytes) { shadow->write(warp, cta.index_of(inst), at, bytes); });
+    ranges(addresses, inst.nvec * SIDE,
+           [&](uint32_t at, uint32_t bytes) { shadow->write(warp, cta.index_of(inst), at, bytes); });
   }
   for (int i = 0; i < inst.nvec; ++i) {
     Matrix matrix = Matrix::of_fragment(warp.reg<uint32_t>(cta.pool(inst.vec)[i]));
     if (inst.flags & F_TRANS) matrix = matrix.transposed();
-    for (int row = 0; row < SIDE; ++row) std::memcpy(cta.shared(addresses[i * SIDE + row]), matrix.element[row], ROW_BYTES);
+    for (int row = 0; row < SIDE; ++row)
+      std::memcpy(cta.shared(addresses[i * SIDE + row]), matrix.element[row], ROW_BYTES);
   }
   return Step::Next;
 }

@@ -1,11 +1,12 @@
 // How a Hopper tensor core adds: the accumulation model of wgmma and mma.sync.
 //
-// The terms of one result are the exact products of the instruction's whole K and the accumulator. The exponent of a product is the
-// sum of its factors' exponents, before any carry; subnormal numbers have the least exponent of their type. Every term is truncated
-// towards zero to 25 binary places below the greatest exponent, the truncated terms are added exactly, and the sum is truncated to
-// fp32; an fp16 result is rounded from that to nearest even. The order of terms plays no part, every NaN is the same one.
-// PTX leaves all this open (9.7.15.5.2); an H200 agrees bit for bit on the operands of tests/golden: normal, over many binades,
-// subnormal, arbitrary bits. Public studies of tensor cores (arXiv 2511.10909) find the same rule.
+// The terms of one result are the exact products of the instruction's whole K and the accumulator. The exponent of a
+// product is the sum of its factors' exponents, before any carry; subnormal numbers have the least exponent of their
+// type. Every term is truncated towards zero to 25 binary places below the greatest exponent, the truncated terms are
+// added exactly, and the sum is truncated to fp32; an fp16 result is rounded from that to nearest even. The order of
+// terms plays no part, every NaN is the same one. PTX leaves all this open (9.7.15.5.2); an H200 agrees bit for bit on
+// the operands of tests/golden: normal, over many binades, subnormal, arbitrary bits. Public studies of tensor cores
+// (arXiv 2511.10909) find the same rule.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -13,7 +14,7 @@
 #include "matrix_types.hpp"
 
 constexpr int FRACTION_BITS = 25;
-constexpr int NO_EXPONENT = -1000;  // of zero
+constexpr int NO_EXPONENT = -1000;      // of zero
 constexpr int SPECIAL_EXPONENT = 1000;  // of infinities and NaNs
 
 // An element of an operand: its value, exact in fp32, and its exponent.
@@ -22,7 +23,8 @@ struct Element {
   int16_t exponent;
 };
 
-template <int ExponentBits, int MantissaBits> inline int16_t exponent_of(uint32_t bits) {
+template <int ExponentBits, int MantissaBits>
+inline int16_t exponent_of(uint32_t bits) {
   constexpr int bias = (1 << (ExponentBits - 1)) - 1;
   constexpr int greatest = (1 << ExponentBits) - 1;
   const int field = bits >> MantissaBits & greatest;
@@ -41,12 +43,14 @@ constexpr uint32_t TENSOR_CORE_NAN = 0x7FFF'FFFF;
 // Truncates towards zero; beyond the range of fp32 is infinity.
 inline float truncate_to_float(double value) {
   float nearest = static_cast<float>(value);
-  if (std::fabs(static_cast<double>(nearest)) > std::fabs(value) && std::isfinite(nearest)) nearest = std::nextafterf(nearest, 0.0f);
+  if (std::fabs(static_cast<double>(nearest)) > std::fabs(value) && std::isfinite(nearest))
+    nearest = std::nextafterf(nearest, 0.0f);
   return nearest;
 }
 
 // a(k) and b(k) are the elements.
-template <class A, class B> inline float tensor_core_sum(int count, A a, B b, float accumulator, bool accumulate) {
+template <class A, class B>
+inline float tensor_core_sum(int count, A a, B b, float accumulator, bool accumulate) {
   int greatest = accumulate ? float_exponent(accumulator) : NO_EXPONENT * 2;
   double special = accumulate && !std::isfinite(accumulator) ? accumulator : 0;  // sum of infinite and NaN terms
   for (int k = 0; k < count; ++k) {
@@ -55,7 +59,8 @@ template <class A, class B> inline float tensor_core_sum(int count, A a, B b, fl
     const double product = static_cast<double>(x.value) * y.value;
     if (!std::isfinite(product)) special += product;
   }
-  if (special != 0 || std::isnan(special)) return std::isnan(special) ? bits_as<float>(TENSOR_CORE_NAN) : static_cast<float>(special);
+  if (special != 0 || std::isnan(special))
+    return std::isnan(special) ? bits_as<float>(TENSOR_CORE_NAN) : static_cast<float>(special);
   const int shift = FRACTION_BITS - greatest;
   double total = accumulate ? std::trunc(std::ldexp(static_cast<double>(accumulator), shift)) : 0;
   for (int k = 0; k < count; ++k) total += std::trunc(std::ldexp(static_cast<double>(a(k).value) * b(k).value, shift));

@@ -3,7 +3,8 @@
 #include <cstdint>
 #include <cstring>
 
-template <class To, class From> inline To bits_as(From value) {
+template <class To, class From>
+inline To bits_as(From value) {
   static_assert(sizeof(To) == sizeof(From), "same size");
   To result;
   std::memcpy(&result, &value, sizeof result);
@@ -12,7 +13,8 @@ template <class To, class From> inline To bits_as(From value) {
 
 inline float bf16_to_float(uint16_t bits) { return bits_as<float>(static_cast<uint32_t>(bits) << 16); }
 
-// Branch-free, so that loops over it vectorise: the product by 2^112 moves the exponent's bias and normalises subnormals.
+// Branch-free, so that loops over it vectorise: the product by 2^112 moves the exponent's bias and normalises
+// subnormals.
 inline float half_to_float(uint16_t bits) {
   const uint32_t magnitude = static_cast<uint32_t>(bits & 0x7FFF) << 13;
   const uint32_t finite = bits_as<uint32_t>(bits_as<float>(magnitude) * 0x1p112f);
@@ -26,7 +28,8 @@ inline uint16_t float_to_half(float value) {
   const uint32_t bits = bits_as<uint32_t>(value), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7FFF'FFFF;
   if (magnitude > 0x7F80'0000) return static_cast<uint16_t>(sign | 0x7FFF);
   if (magnitude >= 0x4780'0000) return static_cast<uint16_t>(sign | 0x7C00);  // 2^16 and more
-  if (magnitude < 0x3880'0000) {  // below 2^-14: the addition leaves the subnormal half in the low mantissa bits, rounded
+  if (magnitude <
+      0x3880'0000) {  // below 2^-14: the addition leaves the subnormal half in the low mantissa bits, rounded
     const float shifted = bits_as<float>(magnitude) + 0.5f;
     return static_cast<uint16_t>(sign | (bits_as<uint32_t>(shifted) - 0x3F00'0000u));
   }

@@ -1,8 +1,9 @@
 // mma.sync: one matrix product of a warp (PTX ISA 9.7.14.5.6 to .10, .14).
 //
-// Fragments. With group = lane / 4, member = lane % 4 and E elements of A in a 32-bit register, register r of A holds row
-// group + 8 (r % 2) and columns E member … + E − 1 of block r / 2, each block 4 E columns wide; B likewise, register r being block r of
-// column `group`. Accumulator element i is row group + 8 (i / 2), column 2 member + i % 2. All listed shapes follow this one rule.
+// Fragments. With group = lane / 4, member = lane % 4 and E elements of A in a 32-bit register, register r of A holds
+// row group + 8 (r % 2) and columns E member … + E − 1 of block r / 2, each block 4 E columns wide; B likewise,
+// register r being block r of column `group`. Accumulator element i is row group + 8 (i / 2), column 2 member + i % 2.
+// All listed shapes follow this one rule.
 //
 // Floating-point sums follow matrix_sum.hpp; integers wrap, or saturate once with .satfinite.
 #include <algorithm>
@@ -43,26 +44,31 @@ constexpr int element_bits(uint8_t type) {
 
 bool is_integer(uint8_t type) { return type == T_U8 || type == T_S8; }
 
-template <class T> T read_element(uint8_t type, uint32_t reg, int index);
+template <class T>
+T read_element(uint8_t type, uint32_t reg, int index);
 
-template <> Element read_element<Element>(uint8_t type, uint32_t reg, int index) {
+template <>
+Element read_element<Element>(uint8_t type, uint32_t reg, int index) {
   if (type == T_TF32) return tf32_element(reg);
   const uint16_t bits = static_cast<uint16_t>(reg >> 16 * index);
   return type == T_BF16 ? bf16_element(bits) : half_element(bits);
 }
 
-template <> int32_t read_element<int32_t>(uint8_t type, uint32_t reg, int index) {
+template <>
+int32_t read_element<int32_t>(uint8_t type, uint32_t reg, int index) {
   const uint8_t bits = static_cast<uint8_t>(reg >> 8 * index);
   return type == T_S8 ? static_cast<int8_t>(bits) : bits;
 }
 
-template <class T> struct Operands {
+template <class T>
+struct Operands {
   T a[MAX_ROWS][MAX_K], b[COLUMNS][MAX_K];
 
   void gather(const Cta& cta, Warp& warp, const Inst& inst, const Shape& shape) {
     uint8_t b_type = inst.stype;
     if (is_integer(b_type)) b_type = inst.flags & F_B_SIGNED ? T_S8 : T_U8;
-    const int per_register = 32 / element_bits(inst.stype), blocks = shape.k / (4 * per_register), halves = shape.rows / 8;
+    const int per_register = 32 / element_bits(inst.stype), blocks = shape.k / (4 * per_register),
+              halves = shape.rows / 8;
     const int32_t* registers = cta.pool(inst.vec2);
     for (int lane = 0; lane < LANES; ++lane) {
       const int group = lane / 4, member = lane % 4;
@@ -72,7 +78,8 @@ template <class T> struct Operands {
         for (int i = 0; i < per_register; ++i) b[group][first + i] = read_element<T>(b_type, b_register, i);
         for (int half = 0; half < halves; ++half) {
           const uint32_t a_register = warp.reg<uint32_t>(registers[block * halves + half])[lane];
-          for (int i = 0; i < per_register; ++i) a[group + 8 * half][first + i] = read_element<T>(inst.stype, a_register, i);
+          for (int i = 0; i < per_register; ++i)
+            a[group + 8 * half][first + i] = read_element<T>(inst.stype, a_register, i);
         }
       }
     }
@@ -89,7 +96,8 @@ struct Addend {
   uint32_t value[4][LANES];
 
   Addend(const Cta& cta, Warp& warp, const Inst& inst, int first) {
-    for (int i = 0; i < inst.nvec; ++i) std::memcpy(value[i], warp.reg<uint32_t>(cta.pool(inst.vec2)[first + i]), sizeof value[i]);
+    for (int i = 0; i < inst.nvec; ++i)
+      std::memcpy(value[i], warp.reg<uint32_t>(cta.pool(inst.vec2)[first + i]), sizeof value[i]);
   }
 };
 
@@ -143,10 +151,13 @@ Step mma_integer(Cta& cta, Warp& warp, const Inst& inst, uint32_t) {
   return Step::Next;
 }
 
-template <Handler Execute> Step whole_warp(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
+template <Handler Execute>
+Step whole_warp(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
   if (mask != FULL_MASK) {
-    return cta.fault(warp, inst, first_lane(~mask), "mma.partial_warp", "lanes 0x%08x of warp %d do not execute this mma.sync: all "
-                     "threads of the warp must", ~mask, warp.id);
+    return cta.fault(warp, inst, first_lane(~mask), "mma.partial_warp",
+                     "lanes 0x%08x of warp %d do not execute this mma.sync: all "
+                     "threads of the warp must",
+                     ~mask, warp.id);
   }
   return Execute(cta, warp, inst, mask);
 }

@@ -28,15 +28,17 @@ void CopyQueue::complete(Cta& cta, uint32_t lanes, uint64_t last_ticket, bool re
       cta.async.complete(cta, copy.ticket);
     }
   }
-  copies_.erase(std::remove_if(copies_.begin(), copies_.end(), [&](const Copy& copy) { return !cta.async.pending(copy.ticket); }),
-                copies_.end());
+  copies_.erase(
+      std::remove_if(copies_.begin(), copies_.end(), [&](const Copy& copy) { return !cta.async.pending(copy.ticket); }),
+      copies_.end());
 }
 
 uint64_t line_hash(const uint8_t* line) {
   constexpr int words = LINE_BYTES / 8;
   uint64_t value[words], sum = 0;
   std::memcpy(value, line, LINE_BYTES);
-  for (int i = 0; i < words; ++i) sum += (value[i] ^ value[i] >> 29) * (0x9E37'79B9'7F4A'7C15ull * static_cast<uint64_t>(2 * i + 1));
+  for (int i = 0; i < words; ++i)
+    sum += (value[i] ^ value[i] >> 29) * (0x9E37'79B9'7F4A'7C15ull * static_cast<uint64_t>(2 * i + 1));
   return sum;
 }
 
@@ -55,8 +57,8 @@ TensorState::TensorState(Cta& cta)
 namespace {
 
 bool needs_state(const Inst& inst) {
-  return (inst.op >= OP_CP_ASYNC && inst.op <= OP_CP_ASYNC_MBAR) || (inst.op >= OP_TMA_LOAD && inst.op <= OP_BULK_WAIT) ||
-         (inst.op >= OP_WGMMA && inst.op <= OP_WGMMA_WAIT);
+  return (inst.op >= OP_CP_ASYNC && inst.op <= OP_CP_ASYNC_MBAR) ||
+         (inst.op >= OP_TMA_LOAD && inst.op <= OP_BULK_WAIT) || (inst.op >= OP_WGMMA && inst.op <= OP_WGMMA_WAIT);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// State of the asynchronous engines of one CTA: copies that complete by groups, wgmma collectives, and which layout the tensor
-// copies left in shared memory.
+// State of the asynchronous engines of one CTA: copies that complete by groups, wgmma collectives, and which layout the
+// tensor copies left in shared memory.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -15,7 +15,8 @@ struct GroupCopy : AsyncOp {
   virtual void read_source(Cta&) = 0;
 };
 
-// The group copies of one warp. Groups belong to threads; an instruction of several lanes is one copy, shared by its lanes.
+// The group copies of one warp. Groups belong to threads; an instruction of several lanes is one copy, shared by its
+// lanes.
 class CopyQueue {
  public:
   void issued(Cta&, uint64_t ticket, uint32_t lanes, GroupCopy*);
@@ -32,7 +33,7 @@ class CopyQueue {
     uint32_t lanes;
     GroupCopy* op;
   };
-  std::vector<Copy> copies_;              // still pending, ascending tickets
+  std::vector<Copy> copies_;             // still pending, ascending tickets
   std::vector<uint64_t> groups_[LANES];  // of every group that no wait has covered: the newest ticket it can hold
 };
 
@@ -40,18 +41,19 @@ class CopyQueue {
 
 struct Collective;
 
-// The warps of a warpgroup issue their wgmma in the same order: the n-th of each is one collective, which starts when all four
-// have issued it and completes for all at once.
+// The warps of a warpgroup issue their wgmma in the same order: the n-th of each is one collective, which starts when
+// all four have issued it and completes for all at once.
 struct Warpgroup {
   std::vector<std::unique_ptr<Collective>> gathering;  // issued by some warps
   std::vector<uint64_t> tickets;                       // of those that all four issued, in order
   uint64_t issued[4] = {};                             // per warp
-  std::vector<uint64_t> groups[4];                     // per warp and committed group: collectives issued up to its commit
+  std::vector<uint64_t> groups[4];  // per warp and committed group: collectives issued up to its commit
 };
 
 // ---- layouts
 
-// What the last tensor copy left in a 128-byte line of shared memory. The hash tells whether the bytes are still the same.
+// What the last tensor copy left in a 128-byte line of shared memory. The hash tells whether the bytes are still the
+// same.
 struct LineLayout {
   uint64_t hash;
   int32_t inst;  // of the copy; -1: unknown
@@ -64,15 +66,15 @@ struct TensorState : Extension {
   explicit TensorState(Cta&);
   std::vector<CopyQueue> bulk_stores, cp_async;  // per warp
   std::vector<Warpgroup> warpgroups;
-  std::vector<LineLayout> lines;                 // per 128 bytes of shared memory
+  std::vector<LineLayout> lines;  // per 128 bytes of shared memory
 };
 
 inline TensorState& tensor_state(Cta& cta) { return static_cast<TensorState&>(*cta.tensor); }
 uint64_t line_hash(const uint8_t* line);
 
-// Hardware completes a copy in pieces, so a barrier that expects fewer bytes than arrive may end its phase on the way, with the
-// surplus counted in the next one: an H200 did so in one run and not in another. Here it always ends: the kernel goes on, and what it
-// then reads too early is found as well.
+// Hardware completes a copy in pieces, so a barrier that expects fewer bytes than arrive may end its phase on the way,
+// with the surplus counted in the next one: an H200 did so in one run and not in another. Here it always ends: the
+// kernel goes on, and what it then reads too early is found as well.
 void complete_transaction(Cta&, Mbar&, uint32_t bytes);
 
 // ---- operands

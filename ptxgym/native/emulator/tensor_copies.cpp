@@ -43,26 +43,32 @@ struct BulkStore : GroupCopy {
 };
 
 // The host pointer of the global side; nullptr after a fault was recorded.
-uint8_t* resolve_bulk(Cta& cta, Warp& warp, const Inst& inst, int lane, uint64_t shared, uint64_t global, uint32_t bytes, Access access) {
+uint8_t* resolve_bulk(Cta& cta, Warp& warp, const Inst& inst, int lane, uint64_t shared, uint64_t global,
+                      uint32_t bytes, Access access) {
   const auto hex = [](uint64_t value) { return static_cast<unsigned long long>(value); };
   if (bytes % BULK_ALIGN) {
-    cta.fault(warp, inst, lane, "bulk.size", "a bulk copy of %u bytes: the size must be a multiple of %u", bytes, BULK_ALIGN);
+    cta.fault(warp, inst, lane, "bulk.size", "a bulk copy of %u bytes: the size must be a multiple of %u", bytes,
+              BULK_ALIGN);
     return nullptr;
   }
   if (shared % BULK_ALIGN || global % BULK_ALIGN) {
-    cta.fault(warp, inst, lane, "bulk.misaligned", "a bulk copy between shared address 0x%llx and global address 0x%llx: both must be "
-              "multiples of %u", hex(shared), hex(global), BULK_ALIGN);
+    cta.fault(warp, inst, lane, "bulk.misaligned",
+              "a bulk copy between shared address 0x%llx and global address 0x%llx: both must be "
+              "multiples of %u",
+              hex(shared), hex(global), BULK_ALIGN);
     return nullptr;
   }
   if (!cta.shared_ok(shared, bytes)) {
-    cta.fault(warp, inst, lane, "bulk.out_of_bounds", "a bulk copy of %u bytes at shared address 0x%llx, but shared memory of this CTA "
-              "ends at 0x%x", bytes, hex(shared), cta.smem_end);
+    cta.fault(warp, inst, lane, "bulk.out_of_bounds",
+              "a bulk copy of %u bytes at shared address 0x%llx, but shared memory of this CTA "
+              "ends at 0x%x",
+              bytes, hex(shared), cta.smem_end);
     return nullptr;
   }
   uint8_t* data = cta.global(global, bytes, access);
   if (!data) {
-    cta.fault(warp, inst, lane, "bulk.global_out_of_bounds", "a bulk copy of %u bytes at global address 0x%llx leaves every buffer",
-              bytes, hex(global));
+    cta.fault(warp, inst, lane, "bulk.global_out_of_bounds",
+              "a bulk copy of %u bytes at global address 0x%llx leaves every buffer", bytes, hex(global));
   }
   return data;
 }
@@ -169,10 +175,12 @@ Step cp_async(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
     const uint64_t shared = from_shared_window(addresses.a(lane)), global = addresses.b(lane);
     uint32_t bytes = inst.c >= 0 ? warp.reg<uint32_t>(inst.c)[lane] : size;
     if (bytes > size) {
-      return cta.fault(warp, inst, lane, "cp_async.source_size", "cp.async of %u bytes with a source size of %u", size, bytes);
+      return cta.fault(warp, inst, lane, "cp_async.source_size", "cp.async of %u bytes with a source size of %u", size,
+                       bytes);
     }
     if (ignored >> lane & 1) bytes = 0;
-    if (shared % size || !cta.shared_ok(shared, size)) return cta.fault_address(warp, inst, lane, S_SHARED, shared, size, size, "cp.async to");
+    if (shared % size || !cta.shared_ok(shared, size))
+      return cta.fault_address(warp, inst, lane, S_SHARED, shared, size, size, "cp.async to");
     const uint8_t* source = nullptr;
     if (bytes && (global % size || !(source = cta.global(global, bytes, Access::Read)))) {
       return cta.fault_address(warp, inst, lane, S_GLOBAL, global, bytes, size, "cp.async from");
@@ -208,7 +216,9 @@ Step cp_async_commit(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
 Step cp_async_wait(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
   if (inst.imm < 0) cp_async_commit(cta, warp, inst, mask);
   const int64_t pending = inst.imm < 0 ? 0 : inst.imm;
-  for_lanes(mask, [&](int lane) { tensor_state(cta).cp_async[static_cast<size_t>(warp.id)].wait(cta, lane, pending, false); });
+  for_lanes(mask, [&](int lane) {
+    tensor_state(cta).cp_async[static_cast<size_t>(warp.id)].wait(cta, lane, pending, false);
+  });
   if (cta.shadow) cta.shadow->group_wait(warp, cta.index_of(inst), Async::CpAsync, first_lane(mask), pending, false);
   return Step::Next;
 }
@@ -226,8 +236,9 @@ struct CopyArrival : AsyncOp {
     if (mbar->pending < count) {
       if (FindingRecord* finding = cta.findings.add(cta, &cta.warps[static_cast<size_t>(warp)], first_lane(lanes),
                                                     "mbarrier.over_arrival", Severity::Error, inst, mbar->init_inst)) {
-        finding->say("cp.async.mbarrier.arrive brings %u arrivals to the mbarrier at 0x%x, which misses %u in this phase", count,
-                     mbar->address, mbar->pending);
+        finding->say(
+            "cp.async.mbarrier.arrive brings %u arrivals to the mbarrier at 0x%x, which misses %u in this phase", count,
+            mbar->address, mbar->pending);
         finding->party(0, "cp.async", "arrived here");
         finding->party(1, "mbarrier", "was initialised here for %u arrivals", mbar->expected);
         finding->mend("initialise the mbarrier with one arrival for each cp.async.mbarrier.arrive.noinc of a phase");
@@ -242,7 +253,8 @@ Step cp_async_mbar(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
   const int at = cta.index_of(inst);
   for (uint32_t rest = mask; rest; rest &= rest - 1) {
     const int lane = first_lane(rest);
-    Mbar* mbar = cta.mbar_at(warp, inst, lane, from_shared_window(lane_address(warp, inst.a, inst.mods & M_A64, lane, inst.imm)));
+    Mbar* mbar = cta.mbar_at(warp, inst, lane,
+                             from_shared_window(lane_address(warp, inst.a, inst.mods & M_A64, lane, inst.imm)));
     if (!mbar) return Step::Fault;
     if (!(inst.flags & F_NOINC)) ++mbar->pending;
     if (cta.shadow) {

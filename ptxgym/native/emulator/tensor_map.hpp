@@ -1,7 +1,8 @@
-// The emulator's own content of the opaque 128-byte CUtensorMap, and the geometry of a tile-mode box (PTX ISA 5.5.3, 5.5.7).
+// The emulator's own content of the opaque 128-byte CUtensorMap, and the geometry of a tile-mode box (PTX
+// ISA 5.5.3, 5.5.7).
 //
-// The launcher writes a map wherever the plan holds one (a parameter, a struct, an upload); kernels may copy the 128 bytes about, so
-// everything is inside. ptxgym/device/emulator/tensor_map.py packs the same layout.
+// The launcher writes a map wherever the plan holds one (a parameter, a struct, an upload); kernels may copy the 128
+// bytes about, so everything is inside. ptxgym/device/emulator/tensor_map.py packs the same layout.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -13,7 +14,19 @@ constexpr uint64_t TENSOR_MAP_MAGIC = 0x3150'414D'4758'5450ull;  // the bytes "P
 
 // Numbering of CUtensorMapDataType.
 enum class TensorType : uint8_t {
-  U8, U16, U32, S32, U64, S64, F16, F32, F64, BF16, F32_FTZ, TF32, TF32_FTZ,
+  U8,
+  U16,
+  U32,
+  S32,
+  U64,
+  S64,
+  F16,
+  F32,
+  F64,
+  BF16,
+  F32_FTZ,
+  TF32,
+  TF32_FTZ,
 };
 enum class OutOfBounds : uint8_t { Zero, Nan };
 

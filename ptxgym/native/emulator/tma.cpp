@@ -25,7 +25,8 @@ struct Box {
   }
 };
 
-// Elements outside of a tensor of floating-point numbers under NaN fill: this pattern in every half word (measured on an H200).
+// Elements outside of a tensor of floating-point numbers under NaN fill: this pattern in every half word (measured on
+// an H200).
 constexpr uint16_t OUT_OF_BOUNDS_NAN = 0x7FF7;
 
 bool is_floating(TensorType type) {
@@ -47,8 +48,8 @@ void fill_line(const TensorMap& map, uint8_t* bytes, uint32_t count) {
   for (uint32_t i = 0; i < count; i += 2) std::memcpy(bytes + i, &OUT_OF_BOUNDS_NAN, 2);
 }
 
-// Loads of tf32 round to ten mantissa bits, nearest even, and make every NaN the same one; the FTZ types do not flush on loads
-// (measured on an H200).
+// Loads of tf32 round to ten mantissa bits, nearest even, and make every NaN the same one; the FTZ types do not flush
+// on loads (measured on an H200).
 bool rounds(TensorType type) { return type == TensorType::TF32 || type == TensorType::TF32_FTZ; }
 
 uint32_t to_tf32(uint32_t bits) {
@@ -132,12 +133,14 @@ struct BoxStore : GroupCopy {
 
 const uint8_t* map_bytes(Cta& cta, uint64_t address) {
   const uint64_t size = static_cast<uint64_t>(cta.program.kernel.param_bytes);
-  if (address >= PARAM_WINDOW && address - PARAM_WINDOW + TENSOR_MAP_BYTES <= size) return cta.grid.params + (address - PARAM_WINDOW);
+  if (address >= PARAM_WINDOW && address - PARAM_WINDOW + TENSOR_MAP_BYTES <= size)
+    return cta.grid.params + (address - PARAM_WINDOW);
   return cta.global(address, TENSOR_MAP_BYTES, Access::Read);
 }
 
 // A box without one element of the tensor: it delivers fill only, or stores nothing. Legal, but seldom what was meant.
-void note_outside(Cta& cta, Warp& warp, const Inst& inst, int lane, const TensorMap& map, const int32_t* coords, Access access) {
+void note_outside(Cta& cta, Warp& warp, const Inst& inst, int lane, const TensorMap& map, const int32_t* coords,
+                  Access access) {
   FindingRecord* finding = cta.findings.add(cta, &warp, lane, "tma.box_outside", Severity::Note, cta.index_of(inst));
   if (!finding) return;
   std::string box, sizes;
@@ -146,14 +149,15 @@ void note_outside(Cta& cta, Warp& warp, const Inst& inst, int lane, const Tensor
     sizes += (dim ? ", " : "") + std::to_string(uint64_t{map.last[dim]} + 1);
   }
   const bool writes = access == Access::Write;
-  finding->say("the box at coordinates {%s} lies outside of the tensor, whose sizes are {%s}: %s", box.c_str(), sizes.c_str(),
-               writes ? "the copy stores nothing" : "the copy delivers zeros or the fill value only");
+  finding->say("the box at coordinates {%s} lies outside of the tensor, whose sizes are {%s}: %s", box.c_str(),
+               sizes.c_str(), writes ? "the copy stores nothing" : "the copy delivers zeros or the fill value only");
   finding->party(0, writes ? "TMA store" : "TMA load", "has a box at {%s}", box.c_str());
   finding->mend("check the coordinates (innermost first, in elements) and the globalDim of the tensor map");
 }
 
 // Builds the box of one lane; false after a fault was recorded.
-bool resolve(Cta& cta, Warp& warp, const Inst& inst, int lane, uint64_t map_address, uint64_t shared, Access access, Box& box) {
+bool resolve(Cta& cta, Warp& warp, const Inst& inst, int lane, uint64_t map_address, uint64_t shared, Access access,
+             Box& box) {
   const auto refuse = [&](const char* code, const char* format, auto... values) {
     cta.fault(warp, inst, lane, code, format, values...);
     return false;
@@ -163,26 +167,33 @@ bool resolve(Cta& cta, Warp& warp, const Inst& inst, int lane, uint64_t map_addr
   TensorMap& map = box.map;
   if (bytes) std::memcpy(&map, bytes, sizeof map);
   if (!bytes || !is_tensor_map(map)) {
-    return refuse("tma.not_a_tensor_map", "the address 0x%llx does not hold a tensor map; pass a CUtensorMap made by "
-                  "cuTensorMapEncodeTiled, as a __grid_constant__ parameter or in global memory", hex(map_address));
+    return refuse("tma.not_a_tensor_map",
+                  "the address 0x%llx does not hold a tensor map; pass a CUtensorMap made by "
+                  "cuTensorMapEncodeTiled, as a __grid_constant__ parameter or in global memory",
+                  hex(map_address));
   }
   if (map_address % MAP_ALIGN) {
-    return refuse("tma.misaligned_map", "the tensor map at 0x%llx is not aligned to %u bytes", hex(map_address), MAP_ALIGN);
+    return refuse("tma.misaligned_map", "the tensor map at 0x%llx is not aligned to %u bytes", hex(map_address),
+                  MAP_ALIGN);
   }
   if (map.rank != inst.nvec) {
-    return refuse("tma.rank_mismatch", "the instruction gives %d coordinates, but its tensor map has rank %d", inst.nvec, map.rank);
+    return refuse("tma.rank_mismatch", "the instruction gives %d coordinates, but its tensor map has rank %d",
+                  inst.nvec, map.rank);
   }
   const uint32_t span = box_span_bytes(map);
-  if (box_line_bytes(map) % CHUNK_BYTES || (map.swizzle != Swizzle::None && box_line_bytes(map) > swizzle_bytes(map.swizzle))) {
-    return refuse("tma.box", "the inner box dimension of %u bytes does not fit a tensor map with %s", box_line_bytes(map),
-                  swizzle_name(map.swizzle));
+  if (box_line_bytes(map) % CHUNK_BYTES ||
+      (map.swizzle != Swizzle::None && box_line_bytes(map) > swizzle_bytes(map.swizzle))) {
+    return refuse("tma.box", "the inner box dimension of %u bytes does not fit a tensor map with %s",
+                  box_line_bytes(map), swizzle_name(map.swizzle));
   }
   if (shared % SHARED_ALIGN) {
-    return refuse("tma.misaligned", "the shared address 0x%llx of a tensor copy is not aligned to %u bytes", hex(shared), SHARED_ALIGN);
+    return refuse("tma.misaligned", "the shared address 0x%llx of a tensor copy is not aligned to %u bytes",
+                  hex(shared), SHARED_ALIGN);
   }
   if (!cta.shared_ok(shared, span)) {
-    return refuse("tma.out_of_bounds", "the box takes %u bytes at shared address 0x%llx, but shared memory of this CTA ends at 0x%x",
-                  span, hex(shared), cta.smem_end);
+    return refuse("tma.out_of_bounds",
+                  "the box takes %u bytes at shared address 0x%llx, but shared memory of this CTA ends at 0x%x", span,
+                  hex(shared), cta.smem_end);
   }
   box.shared = static_cast<uint32_t>(shared);
   int32_t coords[MAX_RANK] = {};
@@ -190,13 +201,16 @@ bool resolve(Cta& cta, Warp& warp, const Inst& inst, int lane, uint64_t map_addr
   const uint32_t size = element_bytes(map.type);
   // An H200 raises "illegal instruction" for both of these, which the ISA does not mention for tile mode.
   if (coords[0] * static_cast<int64_t>(size) % CHUNK_BYTES) {
-    return refuse("tma.coordinate", "coordinate %d of the innermost dimension is not a multiple of 16 bytes (%u elements)", coords[0],
+    return refuse("tma.coordinate",
+                  "coordinate %d of the innermost dimension is not a multiple of 16 bytes (%u elements)", coords[0],
                   CHUNK_BYTES / size);
   }
   for (int dim = 0; access == Access::Write && dim < inst.nvec; ++dim) {
     if (coords[dim] >= 0) continue;
-    return refuse("tma.coordinate", "coordinate %d of dimension %d is negative: a store may end outside of the tensor but not begin "
-                  "before it", coords[dim], dim);
+    return refuse("tma.coordinate",
+                  "coordinate %d of dimension %d is negative: a store may end outside of the tensor but not begin "
+                  "before it",
+                  coords[dim], dim);
   }
   box.lines.resize(box_lines(map));
   bool inside = false;
@@ -207,16 +221,20 @@ bool resolve(Cta& cta, Warp& warp, const Inst& inst, int lane, uint64_t map_addr
     inside = true;
     box.lines[index].data = cta.global(line.address, uint64_t{line.count} * size, access);
     if (!box.lines[index].data) {
-      return refuse("tma.global_out_of_bounds", "%u bytes at global address 0x%llx lie inside the sizes of the tensor map but outside "
-                    "of every buffer; check its globalDim and globalStrides", line.count * size, hex(line.address));
+      return refuse("tma.global_out_of_bounds",
+                    "%u bytes at global address 0x%llx lie inside the sizes of the tensor map but outside "
+                    "of every buffer; check its globalDim and globalStrides",
+                    line.count * size, hex(line.address));
     }
   }
   if (!inside) note_outside(cta, warp, inst, lane, map, coords, access);
   return true;
 }
 
-// Calls body(address, bytes) for the shared ranges of a box: one where lines fill their pitch, else one per 16-byte chunk.
-template <class Body> void footprint(const Box& box, Body body) {
+// Calls body(address, bytes) for the shared ranges of a box: one where lines fill their pitch, else one per 16-byte
+// chunk.
+template <class Body>
+void footprint(const Box& box, Body body) {
   const uint32_t line_bytes = box_line_bytes(box.map), lines = box_lines(box.map);
   if (box_pitch_bytes(box.map) == line_bytes) {
     body(box.shared, lines * line_bytes);

@@ -1,4 +1,5 @@
-// wgmma.mma_async, fence, commit_group and wait_group (PTX ISA 9.7.15): issue, checks and order. wgmma_collective.cpp executes.
+// wgmma.mma_async, fence, commit_group and wait_group (PTX ISA 9.7.15): issue, checks and order. wgmma_collective.cpp
+// executes.
 #include "tensor.hpp"
 #include "wgmma_collective.hpp"
 
@@ -14,22 +15,25 @@ bool uniform(Cta& cta, Warp& warp, const Inst& inst, int32_t reg, const char* na
   bits = lanes[0];
   for (int lane = 1; lane < LANES; ++lane) {
     if (lanes[lane] == bits) continue;
-    cta.fault(warp, inst, lane, "wgmma.operands_differ", "the descriptor of %s is 0x%llx in lane 0 but 0x%llx in lane %d: it must be "
-              "the same in every thread of the warpgroup", name, static_cast<unsigned long long>(bits),
-              static_cast<unsigned long long>(lanes[lane]), lane);
+    cta.fault(warp, inst, lane, "wgmma.operands_differ",
+              "the descriptor of %s is 0x%llx in lane 0 but 0x%llx in lane %d: it must be "
+              "the same in every thread of the warpgroup",
+              name, static_cast<unsigned long long>(bits), static_cast<unsigned long long>(lanes[lane]), lane);
     return false;
   }
   return true;
 }
 
 // Places an operand and checks that all its bytes are shared memory of the CTA; false after a fault was recorded.
-bool place(Cta& cta, Warp& warp, const Inst& inst, uint64_t bits, uint32_t extent, bool mn_major, const char* name, OperandBytes& bytes) {
+bool place(Cta& cta, Warp& warp, const Inst& inst, uint64_t bits, uint32_t extent, bool mn_major, const char* name,
+           OperandBytes& bytes) {
   const Descriptor descriptor = decode_descriptor(bits);
   bytes.place({descriptor, extent, mn_major});
   if (bytes.first() >= SMEM_BASE && bytes.end() <= cta.smem_end) return true;
   const bool start_outside = descriptor.start < SMEM_BASE || descriptor.start >= cta.smem_end;
   cta.fault(warp, inst, -1, "descriptor.out_of_bounds",
-            "the descriptor of %s (start 0x%x, leading offset %u, stride offset %u, %s, %s-major) reaches from 0x%x to 0x%x, outside of "
+            "the descriptor of %s (start 0x%x, leading offset %u, stride offset %u, %s, %s-major) reaches from 0x%x to "
+            "0x%x, outside of "
             "shared memory [0x%x, 0x%x): its %s",
             name, descriptor.start, descriptor.leading_bytes, descriptor.stride_bytes, swizzle_name(descriptor.swizzle),
             mn_major ? "MN" : "K", bytes.first(), bytes.end(), SMEM_BASE, cta.smem_end,
@@ -40,7 +44,8 @@ bool place(Cta& cta, Warp& warp, const Inst& inst, uint64_t bits, uint32_t exten
 void warn_reserved(Cta& cta, Warp& warp, const Inst& inst, uint64_t bits, const char* name) {
   const uint64_t reserved = decode_descriptor(bits).reserved;
   if (!reserved) return;
-  FindingRecord* finding = cta.findings.add(cta, &warp, -1, "descriptor.reserved_bits", Severity::Warning, cta.index_of(inst));
+  FindingRecord* finding =
+      cta.findings.add(cta, &warp, -1, "descriptor.reserved_bits", Severity::Warning, cta.index_of(inst));
   if (!finding) return;
   finding->say("the descriptor of %s, 0x%llx, sets bits that the format does not use: 0x%llx", name,
                static_cast<unsigned long long>(bits), static_cast<unsigned long long>(reserved));
@@ -50,12 +55,14 @@ void warn_reserved(Cta& cta, Warp& warp, const Inst& inst, uint64_t bits, const 
 
 // What the warps of one collective must have in common.
 bool agrees(const Collective& collective, const Inst& inst, uint64_t a_bits, uint64_t b_bits, bool accumulate) {
-  return collective.form == &inst && collective.a_bits == a_bits && collective.b_bits == b_bits && collective.accumulate == accumulate;
+  return collective.form == &inst && collective.a_bits == a_bits && collective.b_bits == b_bits &&
+         collective.accumulate == accumulate;
 }
 
 void report_difference(Cta& cta, Warp& warp, const Inst& inst, const Collective& collective) {
   const int at = cta.index_of(inst);
-  FindingRecord* finding = cta.findings.add(cta, &warp, -1, "wgmma.operands_differ", Severity::Error, at, cta.index_of(*collective.form));
+  FindingRecord* finding =
+      cta.findings.add(cta, &warp, -1, "wgmma.operands_differ", Severity::Error, at, cta.index_of(*collective.form));
   if (!finding) return;
   if (collective.form == &inst) {
     finding->say("the warps of warpgroup %d issue one wgmma with different descriptors or scale-d", warp.id / 4);
@@ -64,26 +71,34 @@ void report_difference(Cta& cta, Warp& warp, const Inst& inst, const Collective&
   }
   finding->party(0, "wgmma", "was issued here by warp %d", warp.id);
   finding->party(1, "wgmma", "was issued here by the other warps of the warpgroup");
-  finding->mend("compute descriptors and scale-d from values that are equal in all 128 threads, and branch for whole warpgroups");
+  finding->mend(
+      "compute descriptors and scale-d from values that are equal in all 128 threads, and branch for whole warpgroups");
 }
 
 Step wgmma(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
   const int at = cta.index_of(inst), group = warp.id / 4;
-  if (static_cast<size_t>(group) * 4 + 4 > cta.warps.size() || cta.warps[static_cast<size_t>(group) * 4 + 3].initial != FULL_MASK) {
-    return cta.fault(warp, inst, -1, "wgmma.incomplete_warpgroup", "warp %d has no complete warpgroup: wgmma needs four whole warps, "
-                     "and this block has %u threads", warp.id, cta.grid.threads_per_cta);
+  if (static_cast<size_t>(group) * 4 + 4 > cta.warps.size() ||
+      cta.warps[static_cast<size_t>(group) * 4 + 3].initial != FULL_MASK) {
+    return cta.fault(warp, inst, -1, "wgmma.incomplete_warpgroup",
+                     "warp %d has no complete warpgroup: wgmma needs four whole warps, "
+                     "and this block has %u threads",
+                     warp.id, cta.grid.threads_per_cta);
   }
   if (mask != FULL_MASK) {
-    return cta.fault(warp, inst, first_lane(~mask), "wgmma.partial_warp", "lanes 0x%08x of warp %d do not execute this wgmma: all threads "
-                     "of the warpgroup must", ~mask, warp.id);
+    return cta.fault(warp, inst, first_lane(~mask), "wgmma.partial_warp",
+                     "lanes 0x%08x of warp %d do not execute this wgmma: all threads "
+                     "of the warpgroup must",
+                     ~mask, warp.id);
   }
   uint64_t a_bits = 0, b_bits = 0;
   if (inst.a >= 0 && !uniform(cta, warp, inst, inst.a, "A", a_bits)) return Step::Fault;
   if (!uniform(cta, warp, inst, inst.b, "B", b_bits)) return Step::Fault;
   const uint32_t scale_d = warp.pred(inst.c);
   if (scale_d != 0 && scale_d != FULL_MASK) {
-    return cta.fault(warp, inst, first_lane(~scale_d), "wgmma.operands_differ", "scale-d is true in lanes 0x%08x of warp %d only: it must "
-                     "be the same in every thread of the warpgroup", scale_d, warp.id);
+    return cta.fault(warp, inst, first_lane(~scale_d), "wgmma.operands_differ",
+                     "scale-d is true in lanes 0x%08x of warp %d only: it must "
+                     "be the same in every thread of the warpgroup",
+                     scale_d, warp.id);
   }
 
   Warpgroup& warpgroup = tensor_state(cta).warpgroups[static_cast<size_t>(group)];
@@ -169,7 +184,8 @@ Handler bind_wgmma(const Inst& inst) {
     case OP_WGMMA: {
       const bool elements = inst.stype == T_BF16 || inst.stype == T_F16;
       const bool result = inst.type == T_F32 || (inst.type == T_F16 && inst.stype == T_F16);
-      const bool shape = inst.imm >= 8 && inst.imm <= 256 && inst.imm % 8 == 0 && inst.nvec == inst.imm / (inst.type == T_F32 ? 2 : 4);
+      const bool shape =
+          inst.imm >= 8 && inst.imm <= 256 && inst.imm % 8 == 0 && inst.nvec == inst.imm / (inst.type == T_F32 ? 2 : 4);
       return elements && result && shape ? wgmma : nullptr;
     }
     case OP_WGMMA_FENCE: return wgmma_fence;

@@ -54,12 +54,14 @@ struct Converted {
       const uint16_t bits = raw[i] ^ sign;
       value[i] = bf16 ? bf16_to_float(bits) : half_to_float(bits);
     }
-    for (int i = 0; i < CHUNK_ELEMENTS; ++i) exponent[i] = bf16 ? exponent_of<8, 7>(raw[i]) : exponent_of<5, 10>(raw[i]);
+    for (int i = 0; i < CHUNK_ELEMENTS; ++i)
+      exponent[i] = bf16 ? exponent_of<8, 7>(raw[i]) : exponent_of<5, 10>(raw[i]);
   }
 };
 
 // Reads an operand from shared memory.
-template <class Tile> void gather(Cta& cta, const OperandBytes& bytes, bool bf16, bool negate, Tile& tile) {
+template <class Tile>
+void gather(Cta& cta, const OperandBytes& bytes, bool bf16, bool negate, Tile& tile) {
   const int extent = static_cast<int>(bytes.operand.extent), groups = extent / CHUNK_ELEMENTS;
   for (int index = 0; index < static_cast<int>(bytes.chunks.size()); ++index) {
     uint16_t raw[CHUNK_ELEMENTS];
@@ -76,8 +78,8 @@ template <class Tile> void gather(Cta& cta, const OperandBytes& bytes, bool bf16
   tile.judge(extent);
 }
 
-// Reads A from registers: 16-bit element e (low to high over four registers) of lane l in warp w is row 16w + l / 4 + 8 (e / 2 % 2),
-// column 2 (l % 4) + e % 2 + 8 (e / 4) (PTX ISA 9.7.15.5.1.1.1).
+// Reads A from registers: 16-bit element e (low to high over four registers) of lane l in warp w is row 16w + l / 4 + 8
+// (e / 2 % 2), column 2 (l % 4) + e % 2 + 8 (e / 4) (PTX ISA 9.7.15.5.1.1.1).
 void gather_registers(Cta& cta, const Collective& collective, bool bf16, bool negate, TileA& tile) {
   const Inst& inst = *collective.form;
   for (int w = 0; w < 4; ++w) {
@@ -111,8 +113,9 @@ struct Update {
     }
     for (int lane = 0; lane < LANES; ++lane) {
       const int row = warp * 16 + half * 8 + lane / 4, column = block * 8 + lane % 4 * 2 + parity;
-      lanes[lane] = tensor_core_sum(TILE_K, [&](int k) { return a.get(row, k); }, [&](int k) { return b.get(column, k); }, lanes[lane],
-                                    accumulate);
+      lanes[lane] = tensor_core_sum(
+          TILE_K, [&](int k) { return a.get(row, k); }, [&](int k) { return b.get(column, k); }, lanes[lane],
+          accumulate);
     }
   }
 };
@@ -154,7 +157,8 @@ void clear_accumulators(Cta& cta, const Collective& collective) {
   const Inst& inst = *collective.form;
   for (int w = 0; w < 4; ++w) {
     Warp& warp = cta.warps[static_cast<size_t>(collective.group * 4 + w)];
-    for (int i = 0; i < inst.nvec; ++i) std::memset(warp.reg<uint32_t>(cta.pool(inst.vec)[i]), 0, LANES * sizeof(uint32_t));
+    for (int i = 0; i < inst.nvec; ++i)
+      std::memset(warp.reg<uint32_t>(cta.pool(inst.vec)[i]), 0, LANES * sizeof(uint32_t));
   }
 }
 
@@ -171,8 +175,8 @@ void Collective::check_layout(Cta& cta, const OperandBytes& bytes, const char* n
     const LineLayout& line = lines[index];
     if (line.inst < 0 || line.swizzle == bytes.operand.descriptor.swizzle) continue;
     if (line_hash(cta.shared(index * LINE_BYTES)) != line.hash) continue;
-    FindingRecord* finding =
-        cta.findings.add(cta, &cta.warps[static_cast<size_t>(group * 4)], -1, "descriptor.swizzle_mismatch", Severity::Error, inst, line.inst);
+    FindingRecord* finding = cta.findings.add(cta, &cta.warps[static_cast<size_t>(group * 4)], -1,
+                                              "descriptor.swizzle_mismatch", Severity::Error, inst, line.inst);
     if (finding) {
       finding->address = chunk;
       finding->say("the descriptor of %s says %s, but the tensor copy that wrote shared address 0x%x used %s", name,

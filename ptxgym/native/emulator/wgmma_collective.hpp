@@ -21,11 +21,11 @@ struct OperandBytes {
 
 struct Collective : AsyncOp {
   const Inst* form = nullptr;
-  int group = 0;                 // warpgroup
-  uint32_t issued = 0;           // bit per warp
-  bool accumulate = false;       // scale-d
+  int group = 0;            // warpgroup
+  uint32_t issued = 0;      // bit per warp
+  bool accumulate = false;  // scale-d
   uint64_t a_bits = 0, b_bits = 0;
-  OperandBytes a, b;             // a: only where A comes from shared memory
+  OperandBytes a, b;  // a: only where A comes from shared memory
 
   bool a_in_registers() const { return form->a < 0; }
   int columns() const { return static_cast<int>(form->imm); }

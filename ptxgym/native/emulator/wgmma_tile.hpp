@@ -1,8 +1,9 @@
-// The arithmetic of one m64nNk16 collective, on operands that were gathered from shared memory or registers, by the accumulation
-// model of matrix_sum.hpp.
+// The arithmetic of one m64nNk16 collective, on operands that were gathered from shared memory or registers, by the
+// accumulation model of matrix_sum.hpp.
 //
-// Layout: accumulator register j * 4 + half * 2 + parity of warp w holds in lane l the element of row 16w + 8 half + l / 4 and
-// column 8j + 2 (l % 4) + parity (PTX ISA 9.7.15.5.1.1.1). So a vector of lanes needs A by lane, and B repeated with period 4.
+// Layout: accumulator register j * 4 + half * 2 + parity of warp w holds in lane l the element of row 16w + 8 half + l
+// / 4 and column 8j + 2 (l % 4) + parity (PTX ISA 9.7.15.5.1.1.1). So a vector of lanes needs A by lane, and B repeated
+// with period 4.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -28,7 +29,10 @@ typedef int64_t Longs __attribute__((vector_size(VECTOR * 8), aligned(4), may_al
 typedef int16_t Shorts __attribute__((vector_size(VECTOR * 2), aligned(2), may_alias));
 typedef int64_t ShortPeriods __attribute__((vector_size(VECTOR * 2), aligned(2), may_alias));
 
-template <class Vector, class T> inline Vector load(const T* from) { return *reinterpret_cast<const Vector*>(from); }
+template <class Vector, class T>
+inline Vector load(const T* from) {
+  return *reinterpret_cast<const Vector*>(from);
+}
 
 inline Floats repeat(const float* period) {
 #if defined(__AVX512F__)
@@ -45,11 +49,14 @@ inline Shorts repeat(const int16_t* period) {
   return reinterpret_cast<Shorts>(ShortPeriods{} + four);
 }
 
-// Exponents for which products and their scaled values are exact in fp32: neither subnormal, infinite, NaN nor far from one.
-template <size_t Count> inline bool all_tame(const int16_t (&exponents)[Count], size_t used) {
+// Exponents for which products and their scaled values are exact in fp32: neither subnormal, infinite, NaN nor far from
+// one.
+template <size_t Count>
+inline bool all_tame(const int16_t (&exponents)[Count], size_t used) {
   constexpr int16_t limit = 48;
   int16_t wild = 0;
-  for (size_t i = 0; i < used; ++i) wild |= (exponents[i] > limit) | ((exponents[i] < -limit) & (exponents[i] != NO_EXPONENT));
+  for (size_t i = 0; i < used; ++i)
+    wild |= (exponents[i] > limit) | ((exponents[i] < -limit) & (exponents[i] != NO_EXPONENT));
   return !wild;
 }
 
@@ -88,10 +95,11 @@ struct TileB {
   void judge(int columns) { tame = all_tame(exponent, static_cast<size_t>(columns) * TILE_K); }
 };
 
-// One register of 32 lanes: accumulator ← accumulator + A × B for tame operands (a, a_exponents: [k][lane]; b, b_exponents:
-// [k][period]). False, with nothing written, where an accumulator is so large or special that only tensor_core_sum will do.
-inline bool accumulate_tame(const float* a, const int16_t* a_exponents, const float* b, const int16_t* b_exponents, float* accumulator,
-                            bool accumulate) {
+// One register of 32 lanes: accumulator ← accumulator + A × B for tame operands (a, a_exponents: [k][lane]; b,
+// b_exponents: [k][period]). False, with nothing written, where an accumulator is so large or special that only
+// tensor_core_sum will do.
+inline bool accumulate_tame(const float* a, const int16_t* a_exponents, const float* b, const int16_t* b_exponents,
+                            float* accumulator, bool accumulate) {
   constexpr int greatest_allowed = 110, least = -100;
   Ints exponents[PARTS], too_large{};
   for (int part = 0; part < PARTS; ++part) {
@@ -124,7 +132,8 @@ inline bool accumulate_tame(const float* a, const int16_t* a_exponents, const fl
     const Floats before = accumulate ? *result : Floats{};
     const Ints addend = __builtin_convertvector(before * scale, Ints);
     const Doubles total = __builtin_convertvector(sum, Doubles) + __builtin_convertvector(addend, Doubles);
-    const Longs truncated = reinterpret_cast<Longs>(total) & ~((int64_t{1} << 29) - 1);  // fp32 keeps 23 of 52 mantissa bits
+    const Longs truncated =
+        reinterpret_cast<Longs>(total) & ~((int64_t{1} << 29) - 1);  // fp32 keeps 23 of 52 mantissa bits
     *result = kept ? before : __builtin_convertvector(reinterpret_cast<Doubles>(truncated), Floats) * unit;
   }
   return true;
