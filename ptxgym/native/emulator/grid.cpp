@@ -4,12 +4,14 @@
 // other, so that results, counts and findings never depend on the number of threads.
 #include "grid.hpp"
 #include <algorithm>
+#include <map>
 #include <thread>
 #include "schedule.hpp"
 
 namespace {
 
 constexpr size_t PRINT_LIMIT = 64 * 1024;
+constexpr uint64_t BATCH = 1 << 16;  // CTAs whose results are kept apart at a time
 
 struct Counters {
   std::vector<uint64_t> warp, thread;
@@ -36,11 +38,6 @@ struct CtaResult {
   }
 };
 
-struct Run {
-  std::vector<CtaResult> ctas;
-  std::vector<Counters> counters;  // one per host thread
-};
-
 // A CTA that counts for itself until it has finished.
 struct CountingCta : Cta {
   Counters own;
@@ -58,22 +55,71 @@ struct CountingCta : Cta {
   }
 };
 
-// CTAs in increasing order on `threads` host threads. Those after the first that failed may be missing.
-Run run_independent(Grid& grid, unsigned threads) {
-  Run run;
-  run.ctas.resize(grid.ctas);
-  run.counters.assign(threads, Counters(grid.program.kernel.ninst));
-  std::atomic<uint64_t> next{0}, stop{grid.ctas}, executed{0};
+void merge_finding(std::vector<FindingRecord>& all, const FindingRecord& record, uint64_t limit) {
+  for (FindingRecord& known : all)
+    if (known.inst == record.inst && known.other_inst == record.other_inst && known.fatal == record.fatal &&
+        std::strcmp(known.code, record.code) == 0) {
+      known.count += record.count;
+      return;
+    }
+  if (all.size() < limit || record.fatal) all.push_back(record);
+}
+
+LaunchResult nothing_yet(const Grid& grid) {
+  LaunchResult result;
+  result.warp_counts.assign(static_cast<size_t>(grid.program.kernel.ninst), 0);
+  result.thread_counts = result.warp_counts;
+  return result;
+}
+
+// Adds a CTA to a result, in CTA order; the first that fails decides the outcome.
+void absorb(LaunchResult& result, const Grid& grid, const CtaResult& cta) {
+  result.warp_instructions += cta.warp_instructions;
+  result.tma_bytes += cta.tma_bytes;
+  for (const FindingRecord& record : cta.findings) merge_finding(result.findings, record, grid.max_findings);
+  if (result.printed.size() < PRINT_LIMIT) result.printed += cta.printed;
+  if (result.outcome != Outcome::Ok) return;
+  if (cta.outcome != Outcome::Ok) result.outcome = cta.outcome;
+  else if (result.warp_instructions > grid.budget) result.outcome = Outcome::Budget;
+  if (result.outcome != Outcome::Ok) result.busiest = cta.busiest;
+}
+
+void absorb(LaunchResult& result, const Counters& counters) {
+  for (size_t i = 0; i < result.warp_counts.size(); ++i) {
+    result.warp_counts[i] += counters.warp[i];
+    result.thread_counts[i] += counters.thread[i];
+  }
+}
+
+LaunchResult finished(LaunchResult result) {
+  if (result.printed.size() > PRINT_LIMIT) {
+    static const std::string cut = "\n[printf output cut here]\n";
+    result.printed.resize(PRINT_LIMIT - cut.size());
+    result.printed += cut;
+  }
+  if (result.outcome != Outcome::Ok) {  // which CTAs ran beside the one that failed is a matter of chance
+    std::fill(result.warp_counts.begin(), result.warp_counts.end(), 0);
+    std::fill(result.thread_counts.begin(), result.thread_counts.end(), 0);
+  }
+  return result;
+}
+
+// Runs CTAs [begin, end) in increasing order on `threads` host threads and adds them to the result. Those after the first that fails
+// may or may not run.
+void run_batch(Grid& grid, unsigned threads, uint64_t begin, uint64_t end, LaunchResult& result) {
+  std::vector<CtaResult> ctas(end - begin);
+  std::vector<Counters> counters(threads, Counters(grid.program.kernel.ninst));
+  std::atomic<uint64_t> next{begin}, stop{end}, executed{result.warp_instructions};
   const auto work = [&](unsigned self) {
     CountingCta cta(grid);
-    for (;;) {
-      const uint64_t index = next.fetch_add(1);
-      if (index >= stop.load() || grid.conflict.load() || executed.load() > grid.budget) return;
+    while (!grid.conflict.load() && executed.load() <= grid.budget) {
+      const uint64_t index = next.fetch_add(1);  // every CTA that is taken runs: there are no gaps before the first that fails
+      if (index >= stop.load()) return;
       cta.start(index);
       run_to_end(cta);
       executed += cta.warp_instructions;
-      run.ctas[index].take(cta);
-      cta.hand_over(run.counters[self]);
+      ctas[index - begin].take(cta);
+      cta.hand_over(counters[self]);
       if (cta.outcome != Outcome::Ok) {
         uint64_t limit = stop.load();
         while (index < limit && !stop.compare_exchange_weak(limit, index)) {
@@ -85,14 +131,40 @@ Run run_independent(Grid& grid, unsigned threads) {
   for (unsigned i = 1; i < threads; ++i) pool.emplace_back(work, i);
   work(0);
   for (std::thread& thread : pool) thread.join();
-  return run;
+  for (const CtaResult& cta : ctas) {
+    if (!cta.ran) break;
+    absorb(result, grid, cta);
+    if (result.outcome != Outcome::Ok) break;
+  }
+  for (const Counters& counted : counters) absorb(result, counted);
+}
+
+// False: the CTAs turned out not to be independent.
+bool run_independent(Grid& grid, unsigned threads, LaunchResult& result) {
+  for (uint64_t begin = 0; begin < grid.ctas && result.outcome == Outcome::Ok; begin += BATCH) {
+    run_batch(grid, threads, begin, std::min(grid.ctas, begin + BATCH), result);
+    if (grid.conflict.load()) return false;
+  }
+  return true;
 }
 
 // All resident CTAs take turns; the next one starts when one has finished, as on a GPU.
-Run run_communicating(Grid& grid) {
-  Run run;
-  run.ctas.resize(grid.ctas);
-  run.counters.assign(1, Counters(grid.program.kernel.ninst));
+LaunchResult run_communicating(Grid& grid) {
+  std::map<uint64_t, CtaResult> noteworthy;  // of CTAs that found, printed or failed
+  Counters counters(grid.program.kernel.ninst);
+  LaunchResult result = nothing_yet(grid);
+  const auto take = [&](CountingCta& cta) {
+    CtaResult taken;
+    taken.take(cta);
+    cta.hand_over(counters);
+    if (taken.findings.empty() && taken.printed.empty() && taken.outcome == Outcome::Ok) absorb(result, grid, taken);
+    else noteworthy[cta.linear] = std::move(taken);
+  };
+  const auto sum = [&] {
+    for (const auto& [linear, cta] : noteworthy) absorb(result, grid, cta);
+    absorb(result, counters);
+    return result;
+  };
   std::vector<std::unique_ptr<CountingCta>> resident, spare;
   uint64_t next = 0, finished_instructions = 0, rounds = 0;
   const auto fill = [&] {
@@ -133,19 +205,18 @@ Run run_communicating(Grid& grid) {
       failed = true;
     }
     if (failed) {
-      for (const auto& cta : resident) run.ctas[cta->linear].take(*cta);
-      return run;
+      for (const auto& cta : resident) take(*cta);
+      return sum();
     }
     std::sort(done.rbegin(), done.rend());
     for (const size_t at : done) {
       finished_instructions += resident[at]->warp_instructions;
-      run.ctas[resident[at]->linear].take(*resident[at]);
-      resident[at]->hand_over(run.counters[0]);
+      take(*resident[at]);
       spare.push_back(std::move(resident[at]));
       resident.erase(resident.begin() + static_cast<std::ptrdiff_t>(at));
     }
   }
-  return run;
+  return sum();
 }
 
 // Contents of the buffers that a launch may write.
@@ -166,69 +237,26 @@ struct Snapshot {
   }
 };
 
-void merge_finding(std::vector<FindingRecord>& all, const FindingRecord& record, uint64_t limit) {
-  for (FindingRecord& known : all)
-    if (known.inst == record.inst && known.other_inst == record.other_inst && known.fatal == record.fatal &&
-        std::strcmp(known.code, record.code) == 0) {
-      known.count += record.count;
-      return;
-    }
-  if (all.size() < limit || record.fatal) all.push_back(record);
-}
-
-// Sums up in CTA order; CTAs after the first that failed do not count.
-LaunchResult summed(const Grid& grid, const Run& run) {
-  LaunchResult result;
-  result.warp_counts.assign(static_cast<size_t>(grid.program.kernel.ninst), 0);
-  result.thread_counts = result.warp_counts;
-  const bool communicating = run.counters.size() == 1 && (grid.program.kernel.features & FEAT_COMMUNICATES);
-  for (const CtaResult& cta : run.ctas) {
-    if (!cta.ran) {
-      if (communicating) continue;
-      break;
-    }
-    result.warp_instructions += cta.warp_instructions;
-    result.tma_bytes += cta.tma_bytes;
-    for (const FindingRecord& record : cta.findings) merge_finding(result.findings, record, grid.max_findings);
-    if (result.printed.size() < PRINT_LIMIT) result.printed += cta.printed;
-    if (result.outcome == Outcome::Ok) {
-      if (cta.outcome != Outcome::Ok) result.outcome = cta.outcome;
-      else if (result.warp_instructions > grid.budget) result.outcome = Outcome::Budget;
-      if (result.outcome != Outcome::Ok) result.busiest = cta.busiest;
-    }
-    if (result.outcome != Outcome::Ok && !communicating) break;
-  }
-  if (result.printed.size() > PRINT_LIMIT) {
-    static const std::string cut = "\n[printf output cut here]\n";
-    result.printed.resize(PRINT_LIMIT - cut.size());
-    result.printed += cut;
-  }
-  if (result.outcome != Outcome::Ok) return result;  // which CTAs ran beside the one that failed is a matter of chance
-  for (const Counters& counters : run.counters)
-    for (size_t i = 0; i < result.warp_counts.size(); ++i) {
-      result.warp_counts[i] += counters.warp[i];
-      result.thread_counts[i] += counters.thread[i];
-    }
-  return result;
-}
-
 }  // namespace
 
 LaunchResult launch(Grid& grid, unsigned threads) {
-  if (grid.program.kernel.features & FEAT_COMMUNICATES && grid.ctas > 1) return summed(grid, run_communicating(grid));
+  if (grid.program.kernel.features & FEAT_COMMUNICATES && grid.ctas > 1) return finished(run_communicating(grid));
   threads = static_cast<unsigned>(std::min<uint64_t>(std::max(threads, 1u), grid.ctas));
-  if (threads == 1) return summed(grid, run_independent(grid, 1));
+  LaunchResult result = nothing_yet(grid);
+  if (threads == 1) {
+    run_independent(grid, 1, result);
+    return finished(std::move(result));
+  }
   const Snapshot before(grid);
   grid.track = true;
-  Run run = run_independent(grid, threads);
+  const bool independent = run_independent(grid, threads, result);
   grid.track = false;
-  if (grid.conflict.load()) {
+  if (!independent) {
     before.restore(grid);
     grid.conflict = false;
-    run = run_independent(grid, 1);
-    LaunchResult result = summed(grid, run);
+    result = nothing_yet(grid);
     result.reran = true;
-    return result;
+    run_independent(grid, 1, result);
   }
-  return summed(grid, run);
+  return finished(std::move(result));
 }

@@ -254,3 +254,11 @@ def test_indexed_branches() -> None:
     JOIN: {STORE}
     """
     assert run(kernel(body), {"out": np.zeros(32, "<u4")}).words().tolist() == [10 + t % 4 for t in range(32)]
+
+
+def test_a_grid_of_many_ctas_costs_no_memory_and_ends_by_the_budget() -> None:
+    buffers = {"out": np.zeros(4, "<u4")}
+    done = run(kernel("mov.u32 %r20, 1;"), buffers, grid=2**31 - 1, threads=2, warp_instruction_budget=1_000_000)
+    assert done.launch.outcome == Outcome.BUDGET
+    many = run(kernel("mov.u32 %r20, 1;"), buffers, grid=70_000, threads=2)
+    assert many.launch.outcome == Outcome.OK and many.launch.warp_counts[0] == 70_000
