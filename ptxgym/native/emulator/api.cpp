@@ -1,5 +1,6 @@
 // The C interface that ptxgym/device/emulator/core.py speaks.
 #include <algorithm>
+
 #include "grid.hpp"
 
 extern "C" {
@@ -29,8 +30,9 @@ struct EmuResult {
 
 // Sizes by which caller and core check that they agree.
 void emu_sizes(int64_t* out) {
-  const int64_t sizes[] = {sizeof(Inst), sizeof(Const), sizeof(SregInit), sizeof(Kernel), sizeof(FindingRecord), sizeof(EmuBuffer),
-                           sizeof(EmuLaunch), sizeof(EmuResult), OP_COUNT};
+  const int64_t sizes[] = {sizeof(Inst),      sizeof(Const),         sizeof(SregInit),
+                           sizeof(Kernel),    sizeof(FindingRecord), sizeof(EmuBuffer),
+                           sizeof(EmuLaunch), sizeof(EmuResult),     OP_COUNT};
   std::copy(std::begin(sizes), std::end(sizes), out);
 }
 

@@ -1,5 +1,6 @@
 // Asynchronous operations: posted now, effective when the policy or a wait says so.
 #include <algorithm>
+
 #include "core.hpp"
 
 namespace {
@@ -15,12 +16,8 @@ uint64_t AsyncEngine::post(Cta& cta, std::unique_ptr<AsyncOp> op, int queue) {
       op->run(cta);
       cta.wake();
       return ticket;
-    case Policy::Lazy:
-      op->due = NEVER;
-      break;
-    case Policy::Random:
-      op->due = cta.now + cta.random() % RANDOM_DELAY;
-      break;
+    case Policy::Lazy: op->due = NEVER; break;
+    case Policy::Random: op->due = cta.now + cta.random() % RANDOM_DELAY; break;
   }
   if (queue != UNORDERED)
     for (const Entry& entry : ops)
@@ -47,8 +44,10 @@ void AsyncEngine::complete(Cta& cta, uint64_t ticket) {
   const int queue = ops[at].queue;
   if (queue == UNORDERED) return take(cta, at);
   for (size_t i = 0; i < ops.size() && ops[i].op->ticket <= ticket;) {
-    if (ops[i].queue == queue) take(cta, i);
-    else ++i;
+    if (ops[i].queue == queue)
+      take(cta, i);
+    else
+      ++i;
   }
 }
 

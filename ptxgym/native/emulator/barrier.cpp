@@ -1,6 +1,6 @@
 // Named barriers and fences (PTX ISA 9.7.13.1 to 9.7.13.4).
-#include "schedule.hpp"
 #include "lanes.hpp"
+#include "schedule.hpp"
 
 namespace {
 
@@ -38,9 +38,13 @@ void check_complete(Cta& cta, int id) {
 // Adds the lanes' arrival. The hardware counts warps of 32: lanes that a partial last warp never had arrive with it.
 bool arrive(Cta& cta, Warp& w, const Inst& inst, uint32_t mask, uint32_t id, uint32_t count, bool counted) {
   const int lane = first_lane(mask);
-  if (id > 15) return cta.fault(w, inst, lane, "barrier.bad_id", "barrier %u does not exist: a CTA has barriers 0 to 15", id), false;
+  if (id > 15)
+    return cta.fault(w, inst, lane, "barrier.bad_id", "barrier %u does not exist: a CTA has barriers 0 to 15", id),
+           false;
   if (counted && (count == 0 || count % LANES))
-    return cta.fault(w, inst, lane, "barrier.bad_count", "thread count %u of barrier %u is not a positive multiple of the warp size 32", count, id), false;
+    return cta.fault(w, inst, lane, "barrier.bad_count",
+                     "thread count %u of barrier %u is not a positive multiple of the warp size 32", count, id),
+           false;
   NamedBarrier& barrier = cta.barriers[id];
   const int at = cta.index_of(inst);
   const uint32_t expected = counted ? count : live_threads(cta);
@@ -50,10 +54,12 @@ bool arrive(Cta& cta, Warp& w, const Inst& inst, uint32_t mask, uint32_t id, uin
     barrier.first_inst = at;
   } else if (barrier.expected != expected || barrier.whole_cta == counted) {
     if (barrier.expected != expected) {
-      if (FindingRecord* f = cta.findings.add(cta, &w, lane, "barrier.count_mismatch", Severity::Error, at, barrier.first_inst)) {
+      if (FindingRecord* f =
+              cta.findings.add(cta, &w, lane, "barrier.count_mismatch", Severity::Error, at, barrier.first_inst)) {
         char who[sizeof f->who[0]];
         std::snprintf(who, sizeof who, "warp %d", w.id);
-        f->say("barrier %u is used with %u threads here and with %u at {@%d} in the same phase", id, expected, barrier.expected, barrier.first_inst);
+        f->say("barrier %u is used with %u threads here and with %u at {@%d} in the same phase", id, expected,
+               barrier.expected, barrier.first_inst);
         f->party(0, who, "arrived at barrier %u for %u threads", id, expected);
         f->party(1, "another warp", "arrived at barrier %u for %u threads", id, barrier.expected);
         f->mend("give every participant of one phase the same thread count, or use different barriers");
@@ -62,8 +68,10 @@ bool arrive(Cta& cta, Warp& w, const Inst& inst, uint32_t mask, uint32_t id, uin
   }
   uint32_t lanes = static_cast<uint32_t>(__builtin_popcount(mask));
   if (!barrier.whole_cta) {
-    if (inst.flags & F_ALIGNED) lanes = LANES;
-    else if (mask >> (31 - __builtin_clz(w.initial)) & 1) lanes += LANES - static_cast<uint32_t>(__builtin_popcount(w.initial));
+    if (inst.flags & F_ALIGNED)
+      lanes = LANES;
+    else if (mask >> (31 - __builtin_clz(w.initial)) & 1)
+      lanes += LANES - static_cast<uint32_t>(__builtin_popcount(w.initial));
   }
   barrier.arrived += lanes;
   if (cta.shadow) cta.shadow->bar_arrive(w, static_cast<int>(id));
@@ -110,7 +118,8 @@ Step fence(Cta& cta, Warp& w, const Inst& inst, uint32_t) {
   return Step::Next;
 }
 Step proxy_fence(Cta& cta, Warp& w, const Inst& inst, uint32_t) {
-  if (cta.shadow && (inst.imm == FP_ASYNC || inst.imm == FP_ASYNC_SHARED)) cta.shadow->proxy_fence(w, cta.index_of(inst));
+  if (cta.shadow && (inst.imm == FP_ASYNC || inst.imm == FP_ASYNC_SHARED))
+    cta.shadow->proxy_fence(w, cta.index_of(inst));
   return Step::Next;
 }
 Step init_fence(Cta& cta, Warp& w, const Inst& inst, uint32_t) {
@@ -129,7 +138,8 @@ Handler bind_mbarrier(const Inst&);  // mbarrier.cpp
 
 Handler bind_barrier(const Inst& inst) {
   switch (inst.op) {
-    case OP_BAR_SYNC: case OP_BAR_RED: return sync;
+    case OP_BAR_SYNC:
+    case OP_BAR_RED: return sync;
     case OP_BAR_ARRIVE: return arrive_only;
     case OP_FENCE: return fence;
     case OP_FENCE_PROXY: return proxy_fence;

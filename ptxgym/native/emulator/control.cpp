@@ -1,6 +1,7 @@
 // Control flow, clocks, printf and assert (PTX ISA 9.7.12, 9.7.19 and 10).
 #include <algorithm>
 #include <cctype>
+
 #include "lanes.hpp"
 
 namespace {
@@ -24,7 +25,8 @@ Step branch_indexed(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
   for (uint32_t rest = mask; rest; rest &= rest - 1) {
     const int l = first_lane(rest);
     if (index[l] >= static_cast<uint32_t>(inst.nvec))
-      return cta.fault(w, inst, l, "control.bad_index", "brx.idx with index %u of a table of %d targets", index[l], inst.nvec);
+      return cta.fault(w, inst, l, "control.bad_index", "brx.idx with index %u of a table of %d targets", index[l],
+                       inst.nvec);
   }
   for_lanes(w.group, [&](int l) { w.pc[l] = (mask >> l & 1) ? cta.pool(inst.vec)[index[l]] : w.cur + 1; });
   return Step::Split;
@@ -38,12 +40,15 @@ Step breakpoint(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
 }
 Step nothing(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
   if (inst.d < 0) return Step::Next;
-  if (inst.type == T_U64 || inst.type == T_S64) write_lanes(w.reg<uint64_t>(inst.d), mask, [](int) { return uint64_t{0}; });
-  else write_lanes(w.reg<uint32_t>(inst.d), mask, [](int) { return 0u; });
+  if (inst.type == T_U64 || inst.type == T_S64)
+    write_lanes(w.reg<uint64_t>(inst.d), mask, [](int) { return uint64_t{0}; });
+  else
+    write_lanes(w.reg<uint32_t>(inst.d), mask, [](int) { return 0u; });
   return Step::Next;
 }
 
-// ---- time: one virtual clock per CTA, in cycles and nanoseconds alike. It advances with instructions, reads and sleeps.
+// ---- time: one virtual clock per CTA, in cycles and nanoseconds alike. It advances with instructions, reads and
+// sleeps.
 
 uint64_t cycles(const Cta& cta) { return cta.clock + cta.warp_instructions; }
 
@@ -61,12 +66,15 @@ Step read_clock(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
   uint64_t value = cycles(cta);
   switch (inst.imm) {
     case SR_CLOCK_HI: value >>= 32; break;
-    case SR_GLOBALTIMER: case SR_GLOBALTIMER_LO: value += GLOBALTIMER_START_NS; break;
+    case SR_GLOBALTIMER:
+    case SR_GLOBALTIMER_LO: value += GLOBALTIMER_START_NS; break;
     case SR_GLOBALTIMER_HI: value = (value + GLOBALTIMER_START_NS) >> 32; break;
     default: break;
   }
-  if (inst.type == T_U64 || inst.type == T_S64) write_lanes(w.reg<uint64_t>(inst.d), mask, [=](int) { return value; });
-  else write_lanes(w.reg<uint32_t>(inst.d), mask, [=](int) { return static_cast<uint32_t>(value); });
+  if (inst.type == T_U64 || inst.type == T_S64)
+    write_lanes(w.reg<uint64_t>(inst.d), mask, [=](int) { return value; });
+  else
+    write_lanes(w.reg<uint32_t>(inst.d), mask, [=](int) { return static_cast<uint32_t>(value); });
   return Step::Next;
 }
 
@@ -75,7 +83,8 @@ Step read_clock(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
 // Bytes at a generic address as one lane sees them; nullptr where they are not inside one object.
 const uint8_t* generic_bytes(Cta& cta, Warp& w, int lane, uint64_t address, uint64_t bytes) {
   if (address >= SHARED_WINDOW && address < LOCAL_WINDOW)
-    return cta.shared_ok(address - SHARED_WINDOW, bytes) ? cta.shared(static_cast<uint32_t>(address - SHARED_WINDOW)) : nullptr;
+    return cta.shared_ok(address - SHARED_WINDOW, bytes) ? cta.shared(static_cast<uint32_t>(address - SHARED_WINDOW))
+                                                         : nullptr;
   if (address >= LOCAL_WINDOW && address < PARAM_WINDOW) {
     const uint64_t size = static_cast<uint64_t>(cta.program.kernel.local_bytes), at = address - LOCAL_WINDOW;
     if (bytes > size || at > size - bytes) return nullptr;
@@ -106,13 +115,16 @@ struct Arguments {  // of one lane's vprintf: values at their natural alignment
     const uint8_t* at = generic_bytes(cta, w, lane, address + used, bytes);
     used += bytes;
     uint64_t value = 0;
-    if (at) std::memcpy(&value, at, bytes);
-    else ok = false;
+    if (at)
+      std::memcpy(&value, at, bytes);
+    else
+      ok = false;
     return value;
   }
 };
 
-template <class... Values> void append(std::string& out, const std::string& spec, Values... values) {
+template <class... Values>
+void append(std::string& out, const std::string& spec, Values... values) {
   char text[STRING_LIMIT + 512];
   std::snprintf(text, sizeof text, spec.c_str(), values...);
   out += text;
@@ -143,7 +155,8 @@ std::string formatted(const std::string& format, Arguments& arguments, int& coun
         ++at;
         if (value < 0) spec.push_back('-'), value = -value;
       } else {
-        while (at < format.size() && std::isdigit(static_cast<unsigned char>(format[at]))) value = std::min(value * 10 + (format[at++] - '0'), 100000);
+        while (at < format.size() && std::isdigit(static_cast<unsigned char>(format[at])))
+          value = std::min(value * 10 + (format[at++] - '0'), 100000);
       }
       spec += std::to_string(std::min(value, 512));
     };
@@ -161,12 +174,16 @@ std::string formatted(const std::string& format, Arguments& arguments, int& coun
     const char conversion = at < format.size() ? format[at] : '\0';
     const uint64_t bytes = longs ? 8 : 4;  // long is 64 bits wide on the device too
     switch (conversion) {
-      case 'd': case 'i':
-        append(out, spec + "lld", bytes == 8 ? static_cast<long long>(arguments.next(8)) : static_cast<long long>(static_cast<int32_t>(arguments.next(4))));
+      case 'd':
+      case 'i':
+        append(out, spec + "lld",
+               bytes == 8 ? static_cast<long long>(arguments.next(8))
+                          : static_cast<long long>(static_cast<int32_t>(arguments.next(4))));
         break;
-      case 'u': case 'o': case 'x': case 'X':
-        append(out, spec + "ll" + conversion, static_cast<unsigned long long>(arguments.next(bytes)));
-        break;
+      case 'u':
+      case 'o':
+      case 'x':
+      case 'X': append(out, spec + "ll" + conversion, static_cast<unsigned long long>(arguments.next(bytes))); break;
       case 'c': append(out, spec + "c", static_cast<int>(arguments.next(4))); break;
       case 'p': append(out, spec + "p", reinterpret_cast<void*>(arguments.next(8))); break;
       case 's': {
@@ -175,9 +192,14 @@ std::string formatted(const std::string& format, Arguments& arguments, int& coun
         append(out, spec + "s", text.c_str());
         break;
       }
-      case 'f': case 'F': case 'e': case 'E': case 'g': case 'G': case 'a': case 'A':
-        append(out, spec + conversion, bits_as<double>(arguments.next(8)));
-        break;
+      case 'f':
+      case 'F':
+      case 'e':
+      case 'E':
+      case 'g':
+      case 'G':
+      case 'a':
+      case 'A': append(out, spec + conversion, bits_as<double>(arguments.next(8))); break;
       default:  // not a conversion: printed as it stands
         out += format.substr(i, at - i + 1);
         i = at;
@@ -198,7 +220,9 @@ Step print(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
     Arguments arguments{cta, w, l, inst.b >= 0 ? w.reg<uint64_t>(inst.b)[l] : 0};
     int count = 0;
     const std::string text = formatted(format, arguments, count);
-    if (!arguments.ok) return cta.fault(w, inst, l, "printf.bad_argument", "printf of \"%s\" with an argument outside every object", format.c_str());
+    if (!arguments.ok)
+      return cta.fault(w, inst, l, "printf.bad_argument", "printf of \"%s\" with an argument outside every object",
+                       format.c_str());
     if (inst.d >= 0) w.reg<uint32_t>(inst.d)[l] = static_cast<uint32_t>(count);
     if (cta.printed.size() < PRINT_LIMIT) {
       cta.printed += text;
@@ -220,8 +244,8 @@ Step assert_failed(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
   read_string(cta, w, l, w.reg<uint64_t>(arguments[3])[l], function);
   const size_t slash = file.rfind('/');
   if (slash != std::string::npos) file.erase(0, slash + 1);
-  return cta.fault(w, inst, l, "kernel.assert", "assertion `%.160s` failed at %.60s:%u in %.60s", message.c_str(), file.c_str(),
-                   w.reg<uint32_t>(arguments[2])[l], function.c_str());
+  return cta.fault(w, inst, l, "kernel.assert", "assertion `%.160s` failed at %.60s:%u in %.60s", message.c_str(),
+                   file.c_str(), w.reg<uint32_t>(arguments[2])[l], function.c_str());
 }
 
 }  // namespace

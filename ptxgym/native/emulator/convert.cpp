@@ -1,7 +1,9 @@
-// Conversions (PTX ISA 9.7.9.21 and 9.7.9.22). Every source value is exact in a double, except 64-bit integers, whose lost bits are kept
-// as a sticky bit; the result is rounded once. The pairs that kernels use all the time have vector loops of their own.
+// Conversions (PTX ISA 9.7.9.21 and 9.7.9.22). Every source value is exact in a double, except 64-bit integers, whose
+// lost bits are kept as a sticky bit; the result is rounded once. The pairs that kernels use all the time have vector
+// loops of their own.
 #include <algorithm>
 #include <limits>
+
 #include "numeric.hpp"
 
 namespace {
@@ -10,13 +12,18 @@ bool is_integer(uint8_t type) { return type >= T_U8 && type <= T_S64; }
 bool is_signed(uint8_t type) { return type >= T_S8 && type <= T_S64; }
 int integer_bits(uint8_t type) {
   switch (type) {
-    case T_U8: case T_S8: return 8;
-    case T_U16: case T_S16: return 16;
-    case T_U32: case T_S32: return 32;
+    case T_U8:
+    case T_S8: return 8;
+    case T_U16:
+    case T_S16: return 16;
+    case T_U32:
+    case T_S32: return 32;
     default: return 64;
   }
 }
-bool wide(uint8_t register_class) { return register_class == T_U64 || register_class == T_S64 || register_class == T_F64; }
+bool wide(uint8_t register_class) {
+  return register_class == T_U64 || register_class == T_S64 || register_class == T_F64;
+}
 bool known(uint8_t type) {
   return is_integer(type) || type == T_F16 || type == T_BF16 || type == T_F32 || type == T_F64 || type == T_TF32;
 }
@@ -31,9 +38,12 @@ uint64_t extended(uint64_t bits, uint8_t type) {
 Rounding rounding_of(uint32_t flags) {
   if (flags & F_RNA) return Rounding::Away;
   switch (flags & F_RND_MASK) {
-    case F_RZ: case F_RZI: return Rounding::Zero;
-    case F_RM: case F_RMI: return Rounding::Down;
-    case F_RP: case F_RPI: return Rounding::Up;
+    case F_RZ:
+    case F_RZI: return Rounding::Zero;
+    case F_RM:
+    case F_RMI: return Rounding::Down;
+    case F_RP:
+    case F_RPI: return Rounding::Up;
     default: return Rounding::Nearest;
   }
 }
@@ -64,12 +74,15 @@ uint64_t float_to_integer(double value, uint8_t type, Rounding rounding) {
 // Saturating integer conversion.
 uint64_t clamp_integer(uint64_t bits, uint8_t from, uint8_t to) {
   const int n = integer_bits(to);
-  const __int128 value = is_signed(from) ? static_cast<__int128>(static_cast<int64_t>(bits)) : static_cast<__int128>(bits);
+  const __int128 value =
+      is_signed(from) ? static_cast<__int128>(static_cast<int64_t>(bits)) : static_cast<__int128>(bits);
   const __int128 one = 1;
-  const __int128 low = is_signed(to) ? -(one << (n - 1)) : 0, high = is_signed(to) ? (one << (n - 1)) - 1 : (one << n) - 1;
+  const __int128 low = is_signed(to) ? -(one << (n - 1)) : 0,
+                 high = is_signed(to) ? (one << (n - 1)) - 1 : (one << n) - 1;
   return static_cast<uint64_t>(std::clamp(value, low, high));
 }
-// An integer as a double; bits beyond the 53rd are folded into the last one, which keeps every rounding to at most 51 bits right.
+// An integer as a double; bits beyond the 53rd are folded into the last one, which keeps every rounding to at most 51
+// bits right.
 double sticky_double(uint64_t bits, bool is_signed_type) {
   const bool negative = is_signed_type && static_cast<int64_t>(bits) < 0;
   const uint64_t magnitude = negative ? 0 - bits : bits;
@@ -113,7 +126,8 @@ uint64_t converted(uint64_t bits, const Inst& inst) {
     if (is_integer(to)) return (inst.flags & F_SAT) ? clamp_integer(value, from, to) : value;
     if (to == T_F64) {  // one rounding, in the host's mode: both parts are exact
       if (is_signed(from)) return bits_as<uint64_t>(static_cast<double>(static_cast<int64_t>(value)));
-      return bits_as<uint64_t>(static_cast<double>(static_cast<int64_t>(value >> 32)) * 0x1p32 + static_cast<double>(static_cast<int64_t>(value & 0xffffffffu)));
+      return bits_as<uint64_t>(static_cast<double>(static_cast<int64_t>(value >> 32)) * 0x1p32 +
+                               static_cast<double>(static_cast<int64_t>(value & 0xffffffffu)));
     }
     return float_result(sticky_double(value, is_signed(from)), to, inst.flags, rounding);
   }
@@ -131,25 +145,32 @@ Step convert_any(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
     const uint64_t source = wide(from_class) ? w.reg<uint64_t>(inst.a)[l] : w.reg<uint32_t>(inst.a)[l];
     uint64_t result = converted(source, inst);
     if (is_integer(inst.type)) result = extended(result, inst.type);
-    if (wide(to_class)) w.reg<uint64_t>(inst.d)[l] = result;
-    else w.reg<uint32_t>(inst.d)[l] = static_cast<uint32_t>(integer_bits(to_class) == 16 || to_class == T_F16 || to_class == T_BF16 ? result & 0xffff : result);
+    if (wide(to_class))
+      w.reg<uint64_t>(inst.d)[l] = result;
+    else
+      w.reg<uint32_t>(inst.d)[l] = static_cast<uint32_t>(
+          integer_bits(to_class) == 16 || to_class == T_F16 || to_class == T_BF16 ? result & 0xffff : result);
   });
   return Step::Next;
 }
 
 // ---- vector loops
 
-template <class To, class From> Step convert_integer(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
+template <class To, class From>
+Step convert_integer(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
   const auto* a = w.reg<RegOf<From>>(inst.a);
   write_lanes(w.reg<RegOf<To>>(inst.d), mask, [=](int l) { return to_reg<To>(static_cast<To>(from_reg<From>(a[l]))); });
   return Step::Next;
 }
-template <class To> Handler from_integer(uint8_t from) {
+template <class To>
+Handler from_integer(uint8_t from) {
   return by_integer(from, [](auto v) -> Handler { return convert_integer<To, decltype(v)>; });
 }
-template <class From> Step integer_to_f32(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
+template <class From>
+Step integer_to_f32(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
   const auto* a = w.reg<RegOf<From>>(inst.a);
-  write_lanes(w.reg<uint32_t>(inst.d), mask, [=](int l) { return bits_as<uint32_t>(static_cast<float>(from_reg<From>(a[l]))); });
+  write_lanes(w.reg<uint32_t>(inst.d), mask,
+              [=](int l) { return bits_as<uint32_t>(static_cast<float>(from_reg<From>(a[l]))); });
   return Step::Next;
 }
 Step f32_to_s32_zero(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
@@ -161,7 +182,8 @@ Step f32_to_s32_zero(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
   });
   return Step::Next;
 }
-template <class H> Step half_to_f32(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
+template <class H>
+Step half_to_f32(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
   const auto* a = w.reg<uint32_t>(inst.a);
   write_lanes(w.reg<uint32_t>(inst.d), mask, [=](int l) {
     const float value = H::to_float(a[l] & 0xffff);
@@ -169,18 +191,24 @@ template <class H> Step half_to_f32(Cta&, Warp& w, const Inst& inst, uint32_t ma
   });
   return Step::Next;
 }
-template <class H> inline uint32_t narrow_half(uint32_t bits) {
-  if constexpr (std::is_same_v<H, Brain>) return round_brain(bits);
-  else return round_half<H>(bits_as<float>(bits));
+template <class H>
+inline uint32_t narrow_half(uint32_t bits) {
+  if constexpr (std::is_same_v<H, Brain>)
+    return round_brain(bits);
+  else
+    return round_half<H>(bits_as<float>(bits));
 }
-template <class H> Step f32_to_half(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
+template <class H>
+Step f32_to_half(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
   const auto* a = w.reg<uint32_t>(inst.a);
   write_lanes(w.reg<uint32_t>(inst.d), mask, [=](int l) { return narrow_half<H>(a[l]); });
   return Step::Next;
 }
-template <class H> Step f32_to_half_pair(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
+template <class H>
+Step f32_to_half_pair(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
   const auto *high = w.reg<uint32_t>(inst.a), *low = w.reg<uint32_t>(inst.b);
-  write_lanes(w.reg<uint32_t>(inst.d), mask, [=](int l) { return narrow_half<H>(low[l]) | narrow_half<H>(high[l]) << 16; });
+  write_lanes(w.reg<uint32_t>(inst.d), mask,
+              [=](int l) { return narrow_half<H>(low[l]) | narrow_half<H>(high[l]) << 16; });
   return Step::Next;
 }
 
@@ -211,8 +239,10 @@ Step convert_pack(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
   const bool ftz = inst.flags & F_FTZ;
   const int shift = element_bits(inst.type);
   for_lanes(mask, [&](int l) {
-    const double high = float_source(w.reg<uint32_t>(inst.a)[l], T_F32, ftz), low = float_source(w.reg<uint32_t>(inst.b)[l], T_F32, ftz);
-    w.reg<uint32_t>(inst.d)[l] = encode_element(low, inst.type, inst.flags) | encode_element(high, inst.type, inst.flags) << shift;
+    const double high = float_source(w.reg<uint32_t>(inst.a)[l], T_F32, ftz),
+                 low = float_source(w.reg<uint32_t>(inst.b)[l], T_F32, ftz);
+    w.reg<uint32_t>(inst.d)[l] =
+        encode_element(low, inst.type, inst.flags) | encode_element(high, inst.type, inst.flags) << shift;
   });
   return Step::Next;
 }
@@ -231,9 +261,12 @@ Handler bind_fast(const Inst& inst) {
   const uint32_t rounding = inst.flags & F_RND_MASK;
   if (is_integer(inst.stype)) {
     switch (inst.type) {
-      case T_U16: case T_S16: return from_integer<uint16_t>(inst.stype);
-      case T_U32: case T_S32: return from_integer<uint32_t>(inst.stype);
-      case T_U64: case T_S64: return from_integer<uint64_t>(inst.stype);
+      case T_U16:
+      case T_S16: return from_integer<uint16_t>(inst.stype);
+      case T_U32:
+      case T_S32: return from_integer<uint32_t>(inst.stype);
+      case T_U64:
+      case T_S64: return from_integer<uint64_t>(inst.stype);
       case T_F32:
         if (rounding != F_RN) return nullptr;
         return inst.stype == T_S32 ? integer_to_f32<int32_t> : inst.stype == T_U32 ? integer_to_f32<uint32_t> : nullptr;

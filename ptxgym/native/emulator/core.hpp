@@ -1,9 +1,9 @@
 // The execution core: warps, CTAs, the grid, asynchronous operations and what they report.
 //
-// Every instruction is bound once, at load, to a handler: a function specialised by operation, type and modifiers. Each source
-// file of the core exports one `bind_*` that returns the handler of an instruction or nullptr; an instruction that none binds is
-// an error that names it. The warp loop selects a group of lanes with equal program counter, parks it where the instruction is a
-// collective, and calls the handler with the lanes whose guard holds.
+// Every instruction is bound once, at load, to a handler: a function specialised by operation, type and modifiers. Each
+// source file of the core exports one `bind_*` that returns the handler of an instruction or nullptr; an instruction
+// that none binds is an error that names it. The warp loop selects a group of lanes with equal program counter, parks
+// it where the instruction is a collective, and calls the handler with the lanes whose guard holds.
 #pragma once
 #include <atomic>
 #include <cstdarg>
@@ -14,6 +14,7 @@
 #include <memory>
 #include <string>
 #include <vector>
+
 #include "ir.hpp"
 #include "shadow.hpp"
 
@@ -29,15 +30,19 @@ enum class Step : uint8_t {
   Next,   // executed: the group goes on at the next instruction
   Jump,   // executed: the whole group goes on at Warp::next_pc
   Split,  // executed: the handler has written Warp::pc of every lane of Warp::group
-  Block,  // lanes that the handler put into Warp::blocked have NOT executed and try again when woken; the others of `mask` have
+  Block,  // lanes that the handler put into Warp::blocked have NOT executed and try again when woken; the others of
+          // `mask` have
   Park,   // nothing executed: the group waits here until every live lane of the warp has come
-  Yield,  // executed: the group goes on at the next instruction, but the scheduler looks at the warp's lanes and others first
+  Yield,  // executed: the group goes on at the next instruction, but the scheduler looks at the warp's lanes and others
+          // first
   Exit,   // executed: the lanes of `mask` have exited
   Fault,  // Cta::fault was called: the CTA ends here
 };
 using Handler = Step (*)(Cta&, Warp&, const Inst&, uint32_t mask);
 
-Handler bind_alu(const Inst&);
+Handler bind_integer(const Inst&);
+Handler bind_bits(const Inst&);
+Handler bind_move(const Inst&);
 Handler bind_float(const Inst&);
 Handler bind_convert(const Inst&);
 Handler bind_memory(const Inst&);
@@ -50,41 +55,45 @@ Handler bind_tensor(const Inst&);  // TMA, bulk copies, cp.async, wgmma, mma, ld
 
 enum class Severity : uint8_t { Note = 0, Warning = 1, Error = 2 };
 
-// One finding, with the texts made here and the lines resolved by the driver. In `message`, `did` and `remedy` the form {@123}
-// stands for the source line of instruction 123. `inst` and `other_inst` are instruction indices, -1 where there is none.
+// One finding, with the texts made here and the lines resolved by the driver. In `message`, `did` and `remedy` the form
+// {@123} stands for the source line of instruction 123. `inst` and `other_inst` are instruction indices, -1 where there
+// is none.
 struct FindingRecord {
-  char code[48];        // stable dotted name
-  char message[384];    // what is wrong, in one sentence
-  char who[2][64];      // parties: 0 acted at `inst`, 1 at `other_inst`; empty where there is none
+  char code[48];      // stable dotted name
+  char message[384];  // what is wrong, in one sentence
+  char who[2][64];    // parties: 0 acted at `inst`, 1 at `other_inst`; empty where there is none
   char did[2][192];
-  char remedy[256];     // what would order them, or otherwise mend it
+  char remedy[256];  // what would order them, or otherwise mend it
   int32_t inst, other_inst;
-  int32_t warp, lane;   // of the first occurrence, -1 where meaningless
-  uint64_t cta;         // linear index of the first CTA that saw it
+  int32_t warp, lane;  // of the first occurrence, -1 where meaningless
+  uint64_t cta;        // linear index of the first CTA that saw it
   uint64_t address;
   uint64_t count;
-  uint32_t severity;    // enum Severity
-  uint32_t fatal;       // 1: it ended the launch
+  uint32_t severity;  // enum Severity
+  uint32_t fatal;     // 1: it ended the launch
 
-  void say(const char* format, ...) __attribute__((format(printf, 2, 3)));                      // sets message
+  void say(const char* format, ...) __attribute__((format(printf, 2, 3)));  // sets message
   void party(int index, const char* who_text, const char* format, ...) __attribute__((format(printf, 4, 5)));
-  void mend(const char* format, ...) __attribute__((format(printf, 2, 3)));                     // sets remedy
+  void mend(const char* format, ...) __attribute__((format(printf, 2, 3)));  // sets remedy
 };
 
 // Findings of one CTA in the order of first occurrence, one per (code, inst, other_inst).
 struct FindingSink {
   std::deque<FindingRecord> records;
   size_t limit = 200;
-  // Returns the new record to fill, or nullptr where the same finding was already made (its count goes up) or the sink is full.
+  // Returns the new record to fill, or nullptr where the same finding was already made (its count goes up) or the sink
+  // is full.
   FindingRecord* add(const char* code, Severity, int inst, int other_inst = -1);
-  FindingRecord* add(Cta&, const Warp*, int lane, const char* code, Severity, int inst, int other_inst = -1);  // also cta, warp, lane
+  FindingRecord* add(Cta&, const Warp*, int lane, const char* code, Severity, int inst,
+                     int other_inst = -1);  // also cta, warp, lane
 };
 
 // ---- asynchronous operations
 
 enum class Policy : uint8_t { Eager = 0, Lazy = 1, Random = 2 };
 
-// An operation that takes effect later than it is issued. `run` moves the data and signals completion; it is called once.
+// An operation that takes effect later than it is issued. `run` moves the data and signals completion; it is called
+// once.
 struct AsyncOp {
   uint64_t due = 0, ticket = 0;
   int inst = -1;
@@ -92,9 +101,9 @@ struct AsyncOp {
   virtual void run(Cta&) = 0;
 };
 
-// Queue of one CTA. Unordered operations complete in any order; those of one ordered queue complete in the order of posting.
-// Eager runs an operation as it is posted; Lazy when a wait needs it or nothing else can run (oldest first); Random after a
-// delay drawn from the CTA's generator.
+// Queue of one CTA. Unordered operations complete in any order; those of one ordered queue complete in the order of
+// posting. Eager runs an operation as it is posted; Lazy when a wait needs it or nothing else can run (oldest first);
+// Random after a delay drawn from the CTA's generator.
 struct AsyncEngine {
   static constexpr int UNORDERED = -1;
 
@@ -123,46 +132,50 @@ enum class WaitKind : uint8_t { None, Mbarrier, NamedBarrier, Other };
 struct Wait {
   WaitKind kind = WaitKind::None;
   int inst = -1;
-  uint32_t address = 0;     // mbarrier address or named barrier id
+  uint32_t address = 0;  // mbarrier address or named barrier id
   uint32_t parity = 0;
-  const char* what = "";    // Other: completes the sentence "warp 3 waits ...": "for warps 5, 6 to issue the wgmma"
+  const char* what = "";  // Other: completes the sentence "warp 3 waits ...": "for warps 5, 6 to issue the wgmma"
 };
 
 // ---- warps
 
 struct Warp {
   uint8_t* regs = nullptr;
-  int id = 0;                       // within the CTA
-  int cur = 0;                      // index of the instruction that executes now
-  int next_pc = 0;                  // target of Step::Jump
-  uint32_t group = 0;               // lanes at `cur` in this step, guard true or not
-  uint32_t initial = 0;             // lanes that exist
-  uint32_t live = 0;                // lanes that have not exited
-  uint32_t blocked = 0;             // lanes that wait (see `wait`)
-  uint32_t retry = 0;               // of the blocked: those that execute their instruction again when woken
-  uint32_t parked = 0;              // lanes at a collective instruction whose partners have not all come
-  uint32_t released = 0;            // lanes whose collective is complete: they execute it next
+  int id = 0;             // within the CTA
+  int cur = 0;            // index of the instruction that executes now
+  int next_pc = 0;        // target of Step::Jump
+  uint32_t group = 0;     // lanes at `cur` in this step, guard true or not
+  uint32_t initial = 0;   // lanes that exist
+  uint32_t live = 0;      // lanes that have not exited
+  uint32_t blocked = 0;   // lanes that wait (see `wait`)
+  uint32_t retry = 0;     // of the blocked: those that execute their instruction again when woken
+  uint32_t parked = 0;    // lanes at a collective instruction whose partners have not all come
+  uint32_t released = 0;  // lanes whose collective is complete: they execute it next
   int pc[LANES] = {};
   Wait wait[LANES];
-  uint64_t executed = 0;            // warp instructions
-  uint64_t seen_events = 0;         // value of Cta::events when the blocked lanes last tried
-  uint32_t timed_out = 0;           // lanes whose try_wait reports failure instead of waiting again: nothing else can run
-  int skip_pc = -1;                 // fairness: the next group is chosen among lanes beyond this instruction
-  int polls = 0;                    // polling instructions (test_wait, volatile loads, ...) since the scheduler last chose
+  uint64_t executed = 0;     // warp instructions
+  uint64_t seen_events = 0;  // value of Cta::events when the blocked lanes last tried
+  uint32_t timed_out = 0;    // lanes whose try_wait reports failure instead of waiting again: nothing else can run
+  int skip_pc = -1;          // fairness: the next group is chosen among lanes beyond this instruction
+  int polls = 0;             // polling instructions (test_wait, volatile loads, ...) since the scheduler last chose
 
-  template <class T> T* reg(int32_t offset) { return reinterpret_cast<T*>(regs + offset); }
+  template <class T>
+  T* reg(int32_t offset) {
+    return reinterpret_cast<T*>(regs + offset);
+  }
   uint32_t& pred(int32_t offset) { return *reinterpret_cast<uint32_t*>(regs + offset); }
   void set_pred(int32_t offset, uint32_t mask, uint32_t value) {
     uint32_t& p = pred(offset);
     p = (p & ~mask) | (value & mask);
   }
-  // Marks lanes as waiting. With `again` they have not executed and try again on the next event; return Step::Block. Without,
-  // they have executed and stay until Cta::release; return Step::Yield.
+  // Marks lanes as waiting. With `again` they have not executed and try again on the next event; return Step::Block.
+  // Without, they have executed and stay until Cta::release; return Step::Yield.
   void block(uint32_t lanes, const Wait& why, bool again);
 };
 
 // Calls body(lane) for the lanes of mask; the full warp is a counted loop, which the compiler vectorises.
-template <class Body> inline void for_lanes(uint32_t mask, Body body) {
+template <class Body>
+inline void for_lanes(uint32_t mask, Body body) {
   if (mask == FULL_MASK) {
     for (int lane = 0; lane < LANES; ++lane) body(lane);
   } else {
@@ -173,19 +186,19 @@ inline int first_lane(uint32_t mask) { return __builtin_ctz(mask); }
 
 // ---- mbarriers
 
-// State of one mbarrier object (PTX ISA 9.7.13.15). Its eight bytes in shared memory hold a tag, so that a plain store over
-// them, or a wait on bytes that were never initialised, is seen.
+// State of one mbarrier object (PTX ISA 9.7.13.15). Its eight bytes in shared memory hold a tag, so that a plain store
+// over them, or a wait on bytes that were never initialised, is seen.
 struct Mbar {
   uint32_t address = 0;
-  uint32_t expected = 0;   // arrivals per phase (falls with arrive_drop)
-  uint32_t pending = 0;    // arrivals missing in the current phase
-  int64_t tx = 0;          // bytes expected minus bytes completed
-  uint64_t phases = 0;     // completed phases; the current phase has parity phases & 1
+  uint32_t expected = 0;  // arrivals per phase (falls with arrive_drop)
+  uint32_t pending = 0;   // arrivals missing in the current phase
+  int64_t tx = 0;         // bytes expected minus bytes completed
+  uint64_t phases = 0;    // completed phases; the current phase has parity phases & 1
   int init_inst = -1;
   int last_arrive_inst = -1;
   int last_expect_inst = -1;
   bool valid = false;
-  uint32_t index = 0;      // position in Cta::mbars
+  uint32_t index = 0;  // position in Cta::mbars
 };
 constexpr uint64_t MBAR_TAG = 0x6d62'6172'a55a'0000ull;  // | index; no half of it is a likely plain value
 
@@ -207,17 +220,18 @@ struct NamedBarrier {
 
 enum class Access : uint8_t { Read, Write, Atomic };
 
-// One allocation. `tags` (one per 16 bytes) tell which CTA of this launch wrote and read; they prove that CTAs are independent.
+// One allocation. `tags` (one per 16 bytes) tell which CTA of this launch wrote and read; they prove that CTAs are
+// independent.
 struct GranuleTag {
   uint32_t writer, reader;  // CTA + 1; 0 nobody; reader ~0: several
 };
 struct Buffer {
   uint64_t base, size;
   uint8_t* data;
-  uint8_t* initialised;     // one byte per byte, or nullptr where everything is
-  GranuleTag* tags;         // nullptr where accesses need no proof
+  uint8_t* initialised;  // one byte per byte, or nullptr where everything is
+  GranuleTag* tags;      // nullptr where accesses need no proof
   const char* name;
-  uint32_t read_only;       // const data: stores are faults
+  uint32_t read_only;  // const data: stores are faults
   uint32_t is_input;
 };
 
@@ -235,7 +249,7 @@ struct Program {
   bool needs_tensor_state = false;  // some instruction belongs to an asynchronous engine
   std::string error;                // not empty: names the instruction that has no handler
   explicit Program(const Kernel&);
-  void refresh_constants();         // after the launcher has relocated symbols
+  void refresh_constants();  // after the launcher has relocated symbols
 };
 
 // ---- CTA
@@ -244,7 +258,7 @@ struct Program {
 struct Extension {
   virtual ~Extension() = default;
   virtual void lanes_exit(Cta&, Warp&, int /*inst*/, uint32_t /*lanes*/) {}  // before they leave `live`
-  virtual void cta_exit(Cta&) {}                                              // all warps have exited; the queue is not drained yet
+  virtual void cta_exit(Cta&) {}  // all warps have exited; the queue is not drained yet
 };
 std::unique_ptr<Extension> make_tensor_state(Cta&);
 std::unique_ptr<Shadow> make_shadow(Cta&);
@@ -256,11 +270,11 @@ struct Cta {
   const Program& program;
   uint64_t linear = 0;
   uint32_t id[3] = {};
-  std::vector<uint8_t> smem;          // addressed from 0; valid are [SMEM_BASE, smem_end)
+  std::vector<uint8_t> smem;  // addressed from 0; valid are [SMEM_BASE, smem_end)
   uint32_t smem_end = 0;
   std::vector<Warp> warps;
   std::vector<uint8_t> registers;
-  std::vector<uint8_t> local;         // threads × local_bytes
+  std::vector<uint8_t> local;  // threads × local_bytes
   std::deque<Mbar> mbars;
   NamedBarrier barriers[16];
   AsyncEngine async;
@@ -270,29 +284,31 @@ struct Cta {
   Outcome outcome = Outcome::Ok;
   std::string printed;
   uint64_t rng = 1;
-  uint64_t now = 0;                   // scheduler ticks, for asynchronous delays
-  bool stored = false;                // a store or an atomic changed shared or device memory in this tick
-  uint64_t idle_rounds = 0;           // ticks since a warp did anything but poll
-  uint64_t clock = 0;                 // virtual time in cycles and ns
-  uint64_t events = 0;                // goes up when something happened that blocked lanes may wait for
-  uint64_t timeout_events = ~0ull;    // value of `events` when suspended try_waits last timed out
+  uint64_t now = 0;                 // scheduler ticks, for asynchronous delays
+  bool stored = false;              // a store or an atomic changed shared or device memory in this tick
+  uint64_t idle_rounds = 0;         // ticks since a warp did anything but poll
+  uint64_t clock = 0;               // virtual time in cycles and ns
+  uint64_t events = 0;              // goes up when something happened that blocked lanes may wait for
+  uint64_t timeout_events = ~0ull;  // value of `events` when suspended try_waits last timed out
   uint64_t warp_instructions = 0;
-  uint64_t* warp_counts = nullptr;    // per instruction
+  uint64_t* warp_counts = nullptr;  // per instruction
   uint64_t* thread_counts = nullptr;
-  uint64_t tma_bytes = 0;             // tensor and bulk copies, both directions
-  size_t hot_buffer = 0;              // last buffer that was accessed
+  uint64_t tma_bytes = 0;  // tensor and bulk copies, both directions
+  size_t hot_buffer = 0;   // last buffer that was accessed
 
   Cta(Grid&, const Program&);
   void start(uint64_t linear_index);  // takes the CTA's place in the grid: fresh registers, memory, barriers
 
   int index_of(const Inst& inst) const { return static_cast<int>(&inst - program.kernel.inst); }
   const int32_t* pool(int32_t at) const { return program.kernel.pool + at; }
-  uint64_t random();                  // xorshift; seeded by (seed, CTA)
+  uint64_t random();  // xorshift; seeded by (seed, CTA)
   void lanes_exit(Warp&, const Inst&, uint32_t lanes);
 
   // Ends the CTA: `code` such as memory.out_of_bounds; the message names thing, value and place. Returns Step::Fault.
-  Step fault(Warp&, const Inst&, int lane, const char* code, const char* format, ...) __attribute__((format(printf, 6, 7)));
-  Step fault_address(Warp&, const Inst&, int lane, Space, uint64_t address, uint64_t bytes, uint64_t align, const char* what);
+  Step fault(Warp&, const Inst&, int lane, const char* code, const char* format, ...)
+      __attribute__((format(printf, 6, 7)));
+  Step fault_address(Warp&, const Inst&, int lane, Space, uint64_t address, uint64_t bytes, uint64_t align,
+                     const char* what);
 
   // Shared memory. Addresses are offsets as PTX sees them (from SMEM_BASE).
   bool shared_ok(uint64_t address, uint64_t bytes) const {
@@ -300,20 +316,20 @@ struct Cta {
   }
   uint8_t* shared(uint32_t address) { return smem.data() + address; }
 
-  // Device memory: a host pointer for [address, address + bytes), or nullptr where that is not inside one buffer (or a store
-  // meets read-only data). Records the access for the independence proof and the initialised bytes.
+  // Device memory: a host pointer for [address, address + bytes), or nullptr where that is not inside one buffer (or a
+  // store meets read-only data). Records the access for the independence proof and the initialised bytes.
   uint8_t* global(uint64_t address, uint64_t bytes, Access);
-  Buffer* find_buffer(uint64_t address, uint64_t bytes);      // the buffer that holds the whole range, or nullptr
+  Buffer* find_buffer(uint64_t address, uint64_t bytes);  // the buffer that holds the whole range, or nullptr
   bool note_access(Buffer&, uint64_t offset, uint64_t bytes, Access);  // false: a store that the proof forbids; give up
-  std::string describe_global(uint64_t address);              // "4 bytes past the end of C (65536 bytes)"
+  std::string describe_global(uint64_t address);                       // "4 bytes past the end of C (65536 bytes)"
 
   // mbarriers. `mbar_at` checks bounds, alignment and tag; nullptr after a fault was recorded (return Step::Fault).
   Mbar* mbar_at(Warp&, const Inst&, int lane, uint64_t address);
-  void mbar_arrive(Mbar&, uint32_t count);            // count <= pending; completes the phase where nothing is missing any more
+  void mbar_arrive(Mbar&, uint32_t count);  // count <= pending; completes the phase where nothing is missing any more
   void mbar_expect_tx(Mbar&, uint64_t bytes);
-  void mbar_complete_tx(Mbar&, uint64_t bytes);       // also from AsyncOp::run
-  void wake() { ++events; }                           // lanes blocked with `again` look once more
-  void release(Warp&, uint32_t lanes);                // lanes blocked without `again` go on
+  void mbar_complete_tx(Mbar&, uint64_t bytes);  // also from AsyncOp::run
+  void wake() { ++events; }                      // lanes blocked with `again` look once more
+  void release(Warp&, uint32_t lanes);           // lanes blocked without `again` go on
 };
 
 // ---- grid
@@ -324,15 +340,15 @@ struct Grid {
   uint32_t threads_per_cta = 0, warps_per_cta = 0;
   uint32_t dynamic_smem_bytes = 0;
   uint64_t ctas = 0;
-  uint64_t resident = 0;             // CTAs that one GPU holds at a time
+  uint64_t resident = 0;  // CTAs that one GPU holds at a time
   Policy policy = Policy::Eager;
   uint64_t seed = 0;
-  uint64_t budget = 0;               // warp instructions
-  bool zero_target_results = false;  // ablation: wgmma delivers zeros
-  bool track = false;                // several host threads: prove that CTAs are independent
-  std::atomic<bool> conflict{false}; // they are not
+  uint64_t budget = 0;                // warp instructions
+  bool zero_target_results = false;   // ablation: wgmma delivers zeros
+  bool track = false;                 // several host threads: prove that CTAs are independent
+  std::atomic<bool> conflict{false};  // they are not
   uint64_t max_findings = 200;
-  std::vector<Buffer> buffers;       // ascending bases
+  std::vector<Buffer> buffers;  // ascending bases
   const uint8_t* params = nullptr;
 
   explicit Grid(const Program& p) : program(p) {}

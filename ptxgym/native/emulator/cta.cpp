@@ -1,13 +1,14 @@
 // One CTA: its start, the turns of its warps, exits and faults.
 #include <algorithm>
+
 #include "schedule.hpp"
 
 namespace {
 
-constexpr int64_t FAIR_QUANTUM = 512;      // warp instructions of a turn
-constexpr uint64_t RANDOM_QUANTUM = 64;    // at most, under the random policy
-constexpr uint8_t POISON = 0xff;           // NaN in every float format
-constexpr uint32_t SM_COUNT = 132;         // H100 SXM: %smid counts CTAs round robin
+constexpr int64_t FAIR_QUANTUM = 512;    // warp instructions of a turn
+constexpr uint64_t RANDOM_QUANTUM = 64;  // at most, under the random policy
+constexpr uint8_t POISON = 0xff;         // NaN in every float format
+constexpr uint32_t SM_COUNT = 132;       // H100 SXM: %smid counts CTAs round robin
 
 uint64_t mixed(uint64_t x) {  // splitmix64
   x += 0x9e3779b97f4a7c15ull;
@@ -28,12 +29,18 @@ uint64_t special(const Cta& cta, int warp, int lane, uint32_t which) {
     case SR_NTID_X: return g.block[0];
     case SR_NTID_Y: return g.block[1];
     case SR_NTID_Z: return g.block[2];
-    case SR_CTAID_X: case SR_CLUSTERID_X: return cta.id[0];
-    case SR_CTAID_Y: case SR_CLUSTERID_Y: return cta.id[1];
-    case SR_CTAID_Z: case SR_CLUSTERID_Z: return cta.id[2];
-    case SR_NCTAID_X: case SR_NCLUSTERID_X: return g.grid[0];
-    case SR_NCTAID_Y: case SR_NCLUSTERID_Y: return g.grid[1];
-    case SR_NCTAID_Z: case SR_NCLUSTERID_Z: return g.grid[2];
+    case SR_CTAID_X:
+    case SR_CLUSTERID_X: return cta.id[0];
+    case SR_CTAID_Y:
+    case SR_CLUSTERID_Y: return cta.id[1];
+    case SR_CTAID_Z:
+    case SR_CLUSTERID_Z: return cta.id[2];
+    case SR_NCTAID_X:
+    case SR_NCLUSTERID_X: return g.grid[0];
+    case SR_NCTAID_Y:
+    case SR_NCLUSTERID_Y: return g.grid[1];
+    case SR_NCTAID_Z:
+    case SR_NCLUSTERID_Z: return g.grid[2];
     case SR_LANEID: return static_cast<uint32_t>(lane);
     case SR_WARPID: return static_cast<uint32_t>(warp);
     case SR_NWARPID: return 64;
@@ -47,8 +54,12 @@ uint64_t special(const Cta& cta, int warp, int lane, uint32_t which) {
     case SR_LANEMASK_GT: return ~(bit | (bit - 1));
     case SR_TOTAL_SMEM: return static_cast<uint64_t>(cta.program.kernel.static_smem_bytes) + g.dynamic_smem_bytes;
     case SR_DYNAMIC_SMEM: return g.dynamic_smem_bytes;
-    case SR_AGGR_SMEM: return static_cast<uint64_t>(cta.program.kernel.static_smem_bytes) + g.dynamic_smem_bytes + SMEM_BASE;
-    case SR_CLUSTER_NCTARANK: case SR_CLUSTER_NCTAID_X: case SR_CLUSTER_NCTAID_Y: case SR_CLUSTER_NCTAID_Z: return 1;
+    case SR_AGGR_SMEM:
+      return static_cast<uint64_t>(cta.program.kernel.static_smem_bytes) + g.dynamic_smem_bytes + SMEM_BASE;
+    case SR_CLUSTER_NCTARANK:
+    case SR_CLUSTER_NCTAID_X:
+    case SR_CLUSTER_NCTAID_Y:
+    case SR_CLUSTER_NCTAID_Z: return 1;
     default: return 0;
   }
 }
@@ -58,7 +69,8 @@ bool time_out_waits(Cta& cta) {
   bool any = false;
   for (Warp& w : cta.warps) {
     uint32_t lanes = 0;
-    for_lanes(w.live & w.blocked & w.retry, [&](int l) { lanes |= static_cast<uint32_t>(w.wait[l].kind == WaitKind::Mbarrier) << l; });
+    for_lanes(w.live & w.blocked & w.retry,
+              [&](int l) { lanes |= static_cast<uint32_t>(w.wait[l].kind == WaitKind::Mbarrier) << l; });
     w.timed_out = lanes;
     w.blocked &= ~lanes;
     w.retry &= ~lanes;
@@ -111,9 +123,12 @@ void Cta::start(uint64_t linear_index) {
       const SregInit& init = k.sregs[s];
       for (int lane = 0; lane < LANES; ++lane) {
         const uint64_t value = special(*this, w.id, lane, init.sreg);
-        if (init.width == 8) w.reg<uint64_t>(init.offset)[lane] = value;
-        else if (init.width == 1) w.set_pred(init.offset, 1u << lane, value ? FULL_MASK : 0);
-        else w.reg<uint32_t>(init.offset)[lane] = static_cast<uint32_t>(value);
+        if (init.width == 8)
+          w.reg<uint64_t>(init.offset)[lane] = value;
+        else if (init.width == 1)
+          w.set_pred(init.offset, 1u << lane, value ? FULL_MASK : 0);
+        else
+          w.reg<uint32_t>(init.offset)[lane] = static_cast<uint32_t>(value);
       }
     }
   }
@@ -152,7 +167,8 @@ Step Cta::fault(Warp& w, const Inst& inst, int lane, const char* code, const cha
     std::snprintf(who, sizeof who, "lane %d of warp %d, CTA (%u, %u, %u)", lane, w.id, id[0], id[1], id[2]);
     f->party(0, who, "executed {@%d}", index_of(inst));
   } else {  // a softer finding of the same kind stands already: it becomes the fatal one
-    for (FindingRecord& record : findings.records) record.fatal |= record.inst == index_of(inst) && record.code == std::string(code);
+    for (FindingRecord& record : findings.records)
+      record.fatal |= record.inst == index_of(inst) && record.code == std::string(code);
   }
   return Step::Fault;
 }
@@ -182,8 +198,7 @@ Slice run_slice(Cta& cta) {
   if (!alive) {
     if (cta.tensor) cta.tensor->cta_exit(cta);
     if (cta.shadow) cta.shadow->finish();
-    while (cta.outcome == Outcome::Ok && cta.async.force(cta)) {
-    }
+    while (cta.outcome == Outcome::Ok && cta.async.force(cta)) {}
     return cta.outcome == Outcome::Ok ? Slice::Finished : Slice::Failed;
   }
   cta.idle_rounds = progress || cta.stored ? 0 : cta.idle_rounds + 1;
@@ -193,8 +208,8 @@ Slice run_slice(Cta& cta) {
   // Events of the last turns may have woken lanes of warps that had their turn before.
   for (Warp& w : cta.warps)
     if (w.live && (w.seen_events != cta.events || (w.live & ~(w.blocked | w.parked)))) return Slice::Progress;
-  // A try_wait may return false after its time limit, and the thread go on to do what others wait for. Only when that changes nothing
-  // either is it a deadlock.
+  // A try_wait may return false after its time limit, and the thread go on to do what others wait for. Only when that
+  // changes nothing either is it a deadlock.
   if (cta.timeout_events != cta.events && time_out_waits(cta)) {
     cta.timeout_events = cta.events;
     return Slice::Progress;

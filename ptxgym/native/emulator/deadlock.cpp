@@ -1,6 +1,7 @@
 // Deadlock: nothing can run and nothing is pending. Every waiter is named, the likeliest cause first.
 #include <algorithm>
 #include <map>
+
 #include "schedule.hpp"
 
 namespace {
@@ -48,7 +49,8 @@ std::vector<Group> waiters(Cta& cta) {
         wanted.what = "for lanes of its warp that are elsewhere";
       }
       auto same = std::find_if(groups.begin(), groups.end(), [&](const Group& g) {
-        return g.kind == wanted.kind && g.inst == wanted.inst && g.address == wanted.address && g.parity == wanted.parity;
+        return g.kind == wanted.kind && g.inst == wanted.inst && g.address == wanted.address &&
+               g.parity == wanted.parity;
       });
       if (same == groups.end()) same = groups.insert(groups.end(), wanted);
       if (same->warps.empty() || same->warps.back() != w.id) same->warps.push_back(w.id);
@@ -57,8 +59,8 @@ std::vector<Group> waiters(Cta& cta) {
   return groups;
 }
 
-// 0: cannot be mended by any thread that waits. 1: some participant has exited. 2: a barrier whose arrivals must come from warps
-// that wait themselves. 3: lanes of a warp that wait for their own warp.
+// 0: cannot be mended by any thread that waits. 1: some participant has exited. 2: a barrier whose arrivals must come
+// from warps that wait themselves. 3: lanes of a warp that wait for their own warp.
 int rank(const Cta& cta, const Group& group) {
   const bool exited = std::any_of(cta.warps.begin(), cta.warps.end(), [](const Warp& w) { return !w.live; });
   switch (group.kind) {
@@ -78,27 +80,34 @@ std::string described(const Cta& cta, const Group& group) {
   if (group.kind == WaitKind::Mbarrier) {
     const Mbar* m = mbar_of(cta, group.address);
     if (!m) return "for an mbarrier that is gone";
-    std::snprintf(text, sizeof text, "for parity %u of mbarrier 0x%x (initialised at {@%d}, phase %llu): %u of %u arrivals missing, tx-count %lld",
-                  group.parity, group.address, m->init_inst, static_cast<unsigned long long>(m->phases), m->pending, m->expected,
-                  static_cast<long long>(m->tx));
+    std::snprintf(
+        text, sizeof text,
+        "for parity %u of mbarrier 0x%x (initialised at {@%d}, phase %llu): %u of %u arrivals missing, tx-count %lld",
+        group.parity, group.address, m->init_inst, static_cast<unsigned long long>(m->phases), m->pending, m->expected,
+        static_cast<long long>(m->tx));
     std::string all = text;
-    if (m->tx > 0 && !m->pending) all += " bytes that no copy delivers";
-    else if (m->tx < 0) all += ": more bytes arrived than were expected";
+    if (m->tx > 0 && !m->pending)
+      all += " bytes that no copy delivers";
+    else if (m->tx < 0)
+      all += ": more bytes arrived than were expected";
     return all;
   }
   if (group.kind == WaitKind::NamedBarrier) {
     const NamedBarrier& barrier = cta.barriers[group.address & 15];
-    std::snprintf(text, sizeof text, "at barrier %u: %u of %u threads arrived", group.address, barrier.arrived, barrier.expected);
+    std::snprintf(text, sizeof text, "at barrier %u: %u of %u threads arrived", group.address, barrier.arrived,
+                  barrier.expected);
     return text;
   }
   return group.what;
 }
 
 const char* remedy(const Cta& cta, const Group& group) {
-  if (group.kind == WaitKind::NamedBarrier) return "let every thread that the barrier counts reach it, or give the number of threads that do";
+  if (group.kind == WaitKind::NamedBarrier)
+    return "let every thread that the barrier counts reach it, or give the number of threads that do";
   if (group.kind != WaitKind::Mbarrier) return "";
   const Mbar* m = mbar_of(cta, group.address);
-  if (m && m->tx && !m->pending) return "expect exactly the bytes that the copies of this phase bring (full boxes, clipped or not)";
+  if (m && m->tx && !m->pending)
+    return "expect exactly the bytes that the copies of this phase bring (full boxes, clipped or not)";
   return "check the count of mbarrier.init against the arrivals of a phase, and the parity that the waiter asks for";
 }
 
@@ -114,17 +123,20 @@ void report_deadlock(Cta& cta) {
   for (const Group& group : groups) {
     const Mbar* m = group.kind == WaitKind::Mbarrier ? mbar_of(cta, group.address) : nullptr;
     if (!cta.shadow || !m) continue;
-    for (const int warp : group.warps) cta.shadow->stuck(cta.warps[static_cast<size_t>(warp)], group.inst, *m, group.parity);
+    for (const int warp : group.warps)
+      cta.shadow->stuck(cta.warps[static_cast<size_t>(warp)], group.inst, *m, group.parity);
   }
   for (const Group& group : groups) {
     Warp& w = cta.warps[static_cast<size_t>(group.warps.front())];
-    FindingRecord* f = cta.findings.add(cta, &w, group.lane, "emulator.deadlock", Severity::Error, group.inst, static_cast<int>(group.address) | 1 << 30);
+    FindingRecord* f = cta.findings.add(cta, &w, group.lane, "emulator.deadlock", Severity::Error, group.inst,
+                                        static_cast<int>(group.address) | 1 << 30);
     if (!f) continue;
     f->other_inst = -1;
     f->address = group.address;
     f->fatal = first;
     const std::string who = warp_list(group.warps), what = described(cta, group);
-    f->say("%s: %s wait%s %s", first ? "deadlock" : "also waiting in the deadlock", who.c_str(), group.warps.size() == 1 ? "s" : "", what.c_str());
+    f->say("%s: %s wait%s %s", first ? "deadlock" : "also waiting in the deadlock", who.c_str(),
+           group.warps.size() == 1 ? "s" : "", what.c_str());
     f->party(0, who.c_str(), "waited %s", what.c_str());
     const Mbar* m = group.kind == WaitKind::Mbarrier ? mbar_of(cta, group.address) : nullptr;
     if (m) {
@@ -147,8 +159,11 @@ void report_livelock(Cta& cta) {
     FindingRecord* f = cta.findings.add(cta, &w, lane, "emulator.livelock", Severity::Error, at);
     if (!f) continue;
     f->fatal = first;
-    f->say("%s: warp %d polls at {@%d} for a value that no running thread writes", first ? "livelock" : "also in the livelock", w.id, at);
-    f->mend("make sure that the thread that signals runs (all CTAs that wait for each other must be resident) and that it gets there");
+    f->say("%s: warp %d polls at {@%d} for a value that no running thread writes",
+           first ? "livelock" : "also in the livelock", w.id, at);
+    f->mend(
+        "make sure that the thread that signals runs (all CTAs that wait for each other must be resident) and that it "
+        "gets there");
     first = false;
   }
 }

@@ -1,43 +1,88 @@
-// Floating-point arithmetic (PTX ISA 9.7.3 to 9.7.6): IEEE results in the stated rounding, canonical NaNs, and approximations
-// computed in double and rounded once.
+// Floating-point arithmetic (PTX ISA 9.7.3 to 9.7.6): IEEE results in the stated rounding, canonical NaNs, and
+// approximations computed in double and rounded once.
 #include <algorithm>
 #include <limits>
+
 #include "numeric.hpp"
 
 namespace {
 
 // ---- f32 and f64
 
-struct FAdd { template <class V> static V apply(V a, V b) { return a + b; } };
-struct FSub { template <class V> static V apply(V a, V b) { return a - b; } };
-struct FMul { template <class V> static V apply(V a, V b) { return a * b; } };
-struct FDiv { template <class V> static V apply(V a, V b) { return a / b; } };
-struct FFma { template <class V> static V apply(V a, V b, V c) { return std::fma(a, b, c); } };
-struct FRcp { template <class V> static V apply(V a) { return V{1} / a; } };
-struct FSqrt { template <class V> static V apply(V a) { return std::sqrt(a); } };
+struct FAdd {
+  template <class V>
+  static V apply(V a, V b) {
+    return a + b;
+  }
+};
+struct FSub {
+  template <class V>
+  static V apply(V a, V b) {
+    return a - b;
+  }
+};
+struct FMul {
+  template <class V>
+  static V apply(V a, V b) {
+    return a * b;
+  }
+};
+struct FDiv {
+  template <class V>
+  static V apply(V a, V b) {
+    return a / b;
+  }
+};
+struct FFma {
+  template <class V>
+  static V apply(V a, V b, V c) {
+    return std::fma(a, b, c);
+  }
+};
+struct FRcp {
+  template <class V>
+  static V apply(V a) {
+    return V{1} / a;
+  }
+};
+struct FSqrt {
+  template <class V>
+  static V apply(V a) {
+    return std::sqrt(a);
+  }
+};
 
-template <class V> inline V canonical(V value) {
-  if constexpr (sizeof(V) == 4) return value != value ? bits_as<V>(NAN_F32) : value;
-  else return value != value ? bits_as<V>(NAN_F64) : value;
+template <class V>
+inline V canonical(V value) {
+  if constexpr (sizeof(V) == 4)
+    return value != value ? bits_as<V>(NAN_F32) : value;
+  else
+    return value != value ? bits_as<V>(NAN_F64) : value;
 }
-template <bool FTZ, bool SAT, class V> inline V finish(V value) {
+template <bool FTZ, bool SAT, class V>
+inline V finish(V value) {
   if constexpr (FTZ && sizeof(V) == 4) value = flushed(value);
   if constexpr (SAT) return value > V{0} ? (value < V{1} ? value : V{1}) : V{0};  // NaN becomes +0
   return canonical(value);
 }
-template <bool FTZ, class V> inline V operand(RegOf<V> bits) {
-  if constexpr (FTZ && sizeof(V) == 4) return from_reg<V>(flushed(bits));
-  else return from_reg<V>(bits);
+template <bool FTZ, class V>
+inline V operand(RegOf<V> bits) {
+  if constexpr (FTZ && sizeof(V) == 4)
+    return from_reg<V>(flushed(bits));
+  else
+    return from_reg<V>(bits);
 }
 
-template <class Op, class V, bool FTZ, bool SAT> Step float1(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
+template <class Op, class V, bool FTZ, bool SAT>
+Step float1(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
   const RoundingScope scope(inst.flags);
   const auto* a = w.reg<RegOf<V>>(inst.a);
   write_lanes(w.reg<RegOf<V>>(inst.d), mask,
               [=](int l) { return to_reg<V>(finish<FTZ, SAT>(Op::template apply<V>(operand<FTZ, V>(a[l])))); });
   return Step::Next;
 }
-template <class Op, class V, bool FTZ, bool SAT> Step float2(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
+template <class Op, class V, bool FTZ, bool SAT>
+Step float2(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
   const RoundingScope scope(inst.flags);
   const auto *a = w.reg<RegOf<V>>(inst.a), *b = w.reg<RegOf<V>>(inst.b);
   write_lanes(w.reg<RegOf<V>>(inst.d), mask, [=](int l) {
@@ -45,25 +90,31 @@ template <class Op, class V, bool FTZ, bool SAT> Step float2(Cta&, Warp& w, cons
   });
   return Step::Next;
 }
-template <class Op, class V, bool FTZ, bool SAT> Step float3(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
+template <class Op, class V, bool FTZ, bool SAT>
+Step float3(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
   const RoundingScope scope(inst.flags);
   const auto *a = w.reg<RegOf<V>>(inst.a), *b = w.reg<RegOf<V>>(inst.b), *c = w.reg<RegOf<V>>(inst.c);
   write_lanes(w.reg<RegOf<V>>(inst.d), mask, [=](int l) {
-    return to_reg<V>(finish<FTZ, SAT>(Op::template apply<V>(operand<FTZ, V>(a[l]), operand<FTZ, V>(b[l]), operand<FTZ, V>(c[l]))));
+    return to_reg<V>(
+        finish<FTZ, SAT>(Op::template apply<V>(operand<FTZ, V>(a[l]), operand<FTZ, V>(b[l]), operand<FTZ, V>(c[l]))));
   });
   return Step::Next;
 }
 // Pairs of f32 in a 64-bit register.
-template <class Op, bool FTZ, int SOURCES> Step float_pair(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
+template <class Op, bool FTZ, int SOURCES>
+Step float_pair(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
   const RoundingScope scope(inst.flags);
-  const auto *a = w.reg<uint64_t>(inst.a), *b = w.reg<uint64_t>(inst.b), *c = w.reg<uint64_t>(SOURCES == 3 ? inst.c : inst.b);
+  const auto *a = w.reg<uint64_t>(inst.a), *b = w.reg<uint64_t>(inst.b),
+             *c = w.reg<uint64_t>(SOURCES == 3 ? inst.c : inst.b);
   const auto half = [](uint64_t bits, int i) { return operand<FTZ, float>(static_cast<uint32_t>(bits >> (32 * i))); };
   write_lanes(w.reg<uint64_t>(inst.d), mask, [=](int l) {
     uint64_t result = 0;
     for (int i = 0; i < 2; ++i) {
       float value;
-      if constexpr (SOURCES == 3) value = Op::template apply<float>(half(a[l], i), half(b[l], i), half(c[l], i));
-      else value = Op::template apply<float>(half(a[l], i), half(b[l], i));
+      if constexpr (SOURCES == 3)
+        value = Op::template apply<float>(half(a[l], i), half(b[l], i), half(c[l], i));
+      else
+        value = Op::template apply<float>(half(a[l], i), half(b[l], i));
       result |= static_cast<uint64_t>(to_reg<float>(finish<FTZ, false>(value))) << (32 * i);
     }
     return result;
@@ -71,24 +122,40 @@ template <class Op, bool FTZ, int SOURCES> Step float_pair(Cta&, Warp& w, const 
   return Step::Next;
 }
 
-template <class Op, template <class, class, bool, bool> class Pick> Handler choose_float(const Inst& inst) {
+template <class Op, template <class, class, bool, bool> class Pick>
+Handler choose_float(const Inst& inst) {
   const bool ftz = inst.flags & F_FTZ, sat = inst.flags & F_SAT;
   if (inst.type == T_F64) return Pick<Op, double, false, false>::handler;
   if (inst.type != T_F32) return nullptr;
   if (sat) return ftz ? Pick<Op, float, true, true>::handler : Pick<Op, float, false, true>::handler;
   return ftz ? Pick<Op, float, true, false>::handler : Pick<Op, float, false, false>::handler;
 }
-template <class Op, class V, bool FTZ, bool SAT> struct Pick1 { static constexpr Handler handler = float1<Op, V, FTZ, SAT>; };
-template <class Op, class V, bool FTZ, bool SAT> struct Pick2 { static constexpr Handler handler = float2<Op, V, FTZ, SAT>; };
-template <class Op, class V, bool FTZ, bool SAT> struct Pick3 { static constexpr Handler handler = float3<Op, V, FTZ, SAT>; };
+template <class Op, class V, bool FTZ, bool SAT>
+struct Pick1 {
+  static constexpr Handler handler = float1<Op, V, FTZ, SAT>;
+};
+template <class Op, class V, bool FTZ, bool SAT>
+struct Pick2 {
+  static constexpr Handler handler = float2<Op, V, FTZ, SAT>;
+};
+template <class Op, class V, bool FTZ, bool SAT>
+struct Pick3 {
+  static constexpr Handler handler = float3<Op, V, FTZ, SAT>;
+};
 
-// ---- f16 and bf16: computed in double, rounded once. Sums and products of halves are exact in double or the double has more than
-// twice the precision, so that rounding twice equals rounding once (Figueroa 1995). A fused product with a far smaller addend can
-// lose the bit that breaks a tie; rounding the sum to odd keeps it (Boldo and Melquiond 2008).
+// ---- f16 and bf16: computed in double, rounded once. Sums and products of halves are exact in double or the double
+// has more than twice the precision, so that rounding twice equals rounding once (Figueroa 1995). A fused product with
+// a far smaller addend can lose the bit that breaks a tie; rounding the sum to odd keeps it (Boldo and Melquiond 2008).
 
-struct HAdd { static double apply(double a, double b, double) { return a + b; } };
-struct HSub { static double apply(double a, double b, double) { return a - b; } };
-struct HMul { static double apply(double a, double b, double) { return a * b; } };
+struct HAdd {
+  static double apply(double a, double b, double) { return a + b; }
+};
+struct HSub {
+  static double apply(double a, double b, double) { return a - b; }
+};
+struct HMul {
+  static double apply(double a, double b, double) { return a * b; }
+};
 struct HFma {
   static double apply(double a, double b, double c) {
     const double product = a * b, sum = product + c;
@@ -104,21 +171,28 @@ struct HalfMode {
   bool ftz, sat, relu;
   explicit HalfMode(uint32_t flags) : ftz(flags & F_FTZ), sat(flags & F_SAT), relu(flags & F_RELU) {}
 };
-template <class H> inline uint32_t flush_half(uint32_t bits) { return (bits & H::infinity) == 0 ? bits & 0x8000u : bits; }
-template <class H> inline uint32_t finish_half(uint32_t bits, HalfMode mode) {
+template <class H>
+inline uint32_t flush_half(uint32_t bits) {
+  return (bits & H::infinity) == 0 ? bits & 0x8000u : bits;
+}
+template <class H>
+inline uint32_t finish_half(uint32_t bits, HalfMode mode) {
   if (mode.ftz) bits = flush_half<H>(bits);
   const bool nan = (bits & 0x7fffu) > H::infinity, negative = bits >> 15;
   if (mode.sat) return nan || negative ? 0 : std::min(bits, H::one);
   if (mode.relu) return nan ? NAN_HALF : negative ? 0 : bits;
   return bits;
 }
-template <class H, class Op> inline uint32_t half_op(uint32_t a, uint32_t b, uint32_t c, HalfMode mode) {
+template <class H, class Op>
+inline uint32_t half_op(uint32_t a, uint32_t b, uint32_t c, HalfMode mode) {
   if (mode.ftz) a = flush_half<H>(a), b = flush_half<H>(b), c = flush_half<H>(c);
   return finish_half<H>(round_half<H>(Op::apply(H::to_float(a), H::to_float(b), H::to_float(c))), mode);
 }
-template <class H, class Op, bool PAIR, int SOURCES> Step half_arith(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
+template <class H, class Op, bool PAIR, int SOURCES>
+Step half_arith(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
   const HalfMode mode(inst.flags);
-  const auto *a = w.reg<uint32_t>(inst.a), *b = w.reg<uint32_t>(inst.b), *c = w.reg<uint32_t>(SOURCES == 3 ? inst.c : inst.b);
+  const auto *a = w.reg<uint32_t>(inst.a), *b = w.reg<uint32_t>(inst.b),
+             *c = w.reg<uint32_t>(SOURCES == 3 ? inst.c : inst.b);
   write_lanes(w.reg<uint32_t>(inst.d), mask, [=](int l) {
     const uint32_t low = half_op<H, Op>(a[l] & 0xffff, b[l] & 0xffff, c[l] & 0xffff, mode);
     if (!PAIR) return low;
@@ -126,7 +200,8 @@ template <class H, class Op, bool PAIR, int SOURCES> Step half_arith(Cta&, Warp&
   });
   return Step::Next;
 }
-template <class Op, int SOURCES> Handler choose_half(const Inst& inst) {
+template <class Op, int SOURCES>
+Handler choose_half(const Inst& inst) {
   switch (inst.type) {
     case T_F16: return half_arith<Half, Op, false, SOURCES>;
     case T_F16X2: return half_arith<Half, Op, true, SOURCES>;
@@ -138,12 +213,14 @@ template <class Op, int SOURCES> Handler choose_half(const Inst& inst) {
 
 // ---- minimum and maximum, on ordered bit patterns: -0 < +0
 
-template <class R> inline std::make_signed_t<R> ordered(R bits) {
+template <class R>
+inline std::make_signed_t<R> ordered(R bits) {
   using S = std::make_signed_t<R>;
   const S value = static_cast<S>(bits);
   return value < 0 ? static_cast<S>(value ^ std::numeric_limits<S>::max()) : value;
 }
-template <class R, R INFINITE, R QUIET, bool MAX> inline R extreme(R a, R b, uint32_t flags) {
+template <class R, R INFINITE, R QUIET, bool MAX>
+inline R extreme(R a, R b, uint32_t flags) {
   constexpr R sign = static_cast<R>(R{1} << (sizeof(R) * 8 - 1));
   const auto is_nan = [](R x) { return static_cast<R>(x & static_cast<R>(~sign)) > INFINITE; };
   const R xor_sign = static_cast<R>((a ^ b) & sign);
@@ -159,7 +236,8 @@ template <class R, R INFINITE, R QUIET, bool MAX> inline R extreme(R a, R b, uin
   if ((flags & F_RELU) && (result & sign)) result = 0;
   return result;
 }
-template <bool MAX> Step extreme_f32(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
+template <bool MAX>
+Step extreme_f32(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
   const uint32_t flags = inst.flags;
   const auto *a = w.reg<uint32_t>(inst.a), *b = w.reg<uint32_t>(inst.b);
   const auto* c = inst.c >= 0 ? w.reg<uint32_t>(inst.c) : nullptr;
@@ -171,18 +249,21 @@ template <bool MAX> Step extreme_f32(Cta&, Warp& w, const Inst& inst, uint32_t m
   });
   return Step::Next;
 }
-template <bool MAX> Step extreme_f64(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
+template <bool MAX>
+Step extreme_f64(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
   const auto *a = w.reg<uint64_t>(inst.a), *b = w.reg<uint64_t>(inst.b);
   write_lanes(w.reg<uint64_t>(inst.d), mask,
               [=](int l) { return extreme<uint64_t, 0x7ff0000000000000ull, NAN_F64, MAX>(a[l], b[l], 0); });
   return Step::Next;
 }
-template <class H, bool PAIR, bool MAX> Step extreme_half(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
+template <class H, bool PAIR, bool MAX>
+Step extreme_half(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
   const uint32_t flags = inst.flags;
   const auto *a = w.reg<uint32_t>(inst.a), *b = w.reg<uint32_t>(inst.b);
   const auto one = [flags](uint32_t x, uint32_t y) -> uint32_t {
     if (flags & F_FTZ) x = flush_half<H>(x), y = flush_half<H>(y);
-    return extreme<uint16_t, static_cast<uint16_t>(H::infinity), NAN_HALF, MAX>(static_cast<uint16_t>(x), static_cast<uint16_t>(y), flags);
+    return extreme<uint16_t, static_cast<uint16_t>(H::infinity), NAN_HALF, MAX>(static_cast<uint16_t>(x),
+                                                                                static_cast<uint16_t>(y), flags);
   };
   write_lanes(w.reg<uint32_t>(inst.d), mask, [=](int l) {
     const uint32_t low = one(a[l] & 0xffff, b[l] & 0xffff);
@@ -190,7 +271,8 @@ template <class H, bool PAIR, bool MAX> Step extreme_half(Cta&, Warp& w, const I
   });
   return Step::Next;
 }
-template <bool MAX> Handler choose_extreme(const Inst& inst) {
+template <bool MAX>
+Handler choose_extreme(const Inst& inst) {
   switch (inst.type) {
     case T_F32: return extreme_f32<MAX>;
     case T_F64: return extreme_f64<MAX>;
@@ -205,7 +287,8 @@ template <bool MAX> Handler choose_extreme(const Inst& inst) {
 // ---- signs: on bits; subnormals are flushed where .ftz says so
 
 enum class Sign { Clear, Flip };
-template <Sign HOW> Step change_sign(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
+template <Sign HOW>
+Step change_sign(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
   const auto change = [](uint64_t bits, uint64_t sign) { return HOW == Sign::Clear ? bits & ~sign : bits ^ sign; };
   const bool ftz = inst.flags & F_FTZ;
   if (inst.type == T_F64) {
@@ -214,7 +297,9 @@ template <Sign HOW> Step change_sign(Cta&, Warp& w, const Inst& inst, uint32_t m
     return Step::Next;
   }
   const auto* a = w.reg<uint32_t>(inst.a);
-  const uint32_t sign = inst.type == T_F32 ? 0x80000000u : inst.type == T_F16 || inst.type == T_BF16 ? 0x8000u : 0x80008000u;
+  const uint32_t sign = inst.type == T_F32                          ? 0x80000000u
+                        : inst.type == T_F16 || inst.type == T_BF16 ? 0x8000u
+                                                                    : 0x80008000u;
   const bool half = inst.type == T_F16 || inst.type == T_F16X2;
   write_lanes(w.reg<uint32_t>(inst.d), mask, [=](int l) {
     uint32_t bits = a[l];
@@ -223,13 +308,15 @@ template <Sign HOW> Step change_sign(Cta&, Warp& w, const Inst& inst, uint32_t m
   });
   return Step::Next;
 }
-template <class R> Step copy_sign(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
+template <class R>
+Step copy_sign(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
   constexpr R sign = R{1} << (sizeof(R) * 8 - 1);
   const auto *a = w.reg<R>(inst.a), *b = w.reg<R>(inst.b);
   write_lanes(w.reg<R>(inst.d), mask, [=](int l) { return (a[l] & sign) | (b[l] & ~sign); });
   return Step::Next;
 }
-template <class R, R INFINITE, R SMALLEST_NORMAL> Step test_property(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
+template <class R, R INFINITE, R SMALLEST_NORMAL>
+Step test_property(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
   const auto* a = w.reg<R>(inst.a);
   const int64_t which = inst.imm;
   const uint32_t bits = lanes_where([=](int l) {
@@ -249,16 +336,33 @@ template <class R, R INFINITE, R SMALLEST_NORMAL> Step test_property(Cta&, Warp&
 
 // ---- approximations
 
-struct Ex2 { static double apply(double x) { return std::exp2(x); } };
-struct Lg2 { static double apply(double x) { return x < 0 ? std::nan("") : std::log2(x); } };
-struct Sin { static double apply(double x) { return std::sin(x); } };
-struct Cos { static double apply(double x) { return std::cos(x); } };
-struct Tanh { static double apply(double x) { return std::tanh(x); } };
-struct Rcp { static double apply(double x) { return 1.0 / x; } };
-struct Sqrt { static double apply(double x) { return std::sqrt(x); } };
-struct Rsqrt { static double apply(double x) { return 1.0 / std::sqrt(x); } };
+struct Ex2 {
+  static double apply(double x) { return std::exp2(x); }
+};
+struct Lg2 {
+  static double apply(double x) { return x < 0 ? std::nan("") : std::log2(x); }
+};
+struct Sin {
+  static double apply(double x) { return std::sin(x); }
+};
+struct Cos {
+  static double apply(double x) { return std::cos(x); }
+};
+struct Tanh {
+  static double apply(double x) { return std::tanh(x); }
+};
+struct Rcp {
+  static double apply(double x) { return 1.0 / x; }
+};
+struct Sqrt {
+  static double apply(double x) { return std::sqrt(x); }
+};
+struct Rsqrt {
+  static double apply(double x) { return 1.0 / std::sqrt(x); }
+};
 
-template <class Op> Step approximate(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
+template <class Op>
+Step approximate(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
   const bool ftz = inst.flags & F_FTZ;
   const auto* a = w.reg<uint32_t>(inst.a);
   auto* d = w.reg<uint32_t>(inst.d);
@@ -269,8 +373,10 @@ template <class Op> Step approximate(Cta&, Warp& w, const Inst& inst, uint32_t m
   });
   return Step::Next;
 }
-// rcp.approx.ftz.f64 and rsqrt.approx.ftz.f64 work on the upper half of the operand and deliver the upper half of the result.
-template <class Op> Step approximate_f64(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
+// rcp.approx.ftz.f64 and rsqrt.approx.ftz.f64 work on the upper half of the operand and deliver the upper half of the
+// result.
+template <class Op>
+Step approximate_f64(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
   const auto flush = [](uint64_t bits) { return (bits & 0x7ff0000000000000ull) == 0 ? bits & (1ull << 63) : bits; };
   const auto* a = w.reg<uint64_t>(inst.a);
   auto* d = w.reg<uint64_t>(inst.d);
@@ -280,7 +386,8 @@ template <class Op> Step approximate_f64(Cta&, Warp& w, const Inst& inst, uint32
   });
   return Step::Next;
 }
-template <class Op, class H, bool PAIR> Step approximate_half(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
+template <class Op, class H, bool PAIR>
+Step approximate_half(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
   const bool ftz = inst.flags & F_FTZ;
   const auto one = [ftz](uint32_t bits) {
     if (ftz) bits = flush_half<H>(bits);
@@ -292,7 +399,8 @@ template <class Op, class H, bool PAIR> Step approximate_half(Cta&, Warp& w, con
   for_lanes(mask, [=](int l) { d[l] = one(a[l] & 0xffff) | (PAIR ? one(a[l] >> 16) << 16 : 0); });
   return Step::Next;
 }
-template <class Op> Handler choose_approximation(const Inst& inst) {
+template <class Op>
+Handler choose_approximation(const Inst& inst) {
   switch (inst.type) {
     case T_F32: return approximate<Op>;
     case T_F16: return approximate_half<Op, Half, false>;
@@ -303,7 +411,8 @@ template <class Op> Handler choose_approximation(const Inst& inst) {
   }
 }
 // a times the reciprocal of b; beyond 2^126 the reciprocal is flushed (PTX ISA 9.7.3.8). div.full has the whole range.
-template <bool FULL> Step divide_approx(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
+template <bool FULL>
+Step divide_approx(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
   const bool ftz = inst.flags & F_FTZ;
   const auto *a = w.reg<uint32_t>(inst.a), *b = w.reg<uint32_t>(inst.b);
   write_lanes(w.reg<uint32_t>(inst.d), mask, [=](int l) {
@@ -320,7 +429,8 @@ template <bool FULL> Step divide_approx(Cta&, Warp& w, const Inst& inst, uint32_
 
 // ---- comparisons
 
-template <class V> uint32_t compare(const V* a, const V* b, uint8_t cmp) {
+template <class V>
+uint32_t compare(const V* a, const V* b, uint8_t cmp) {
   const auto where = [=](auto holds) { return lanes_where([=](int l) { return holds(a[l], b[l]); }); };
   switch (cmp) {  // the ordered ones fail with a NaN, the unordered ones (…U) hold
     case C_EQ: return where([](V x, V y) { return x == y; });
@@ -354,15 +464,10 @@ uint32_t compare_operands(Warp& w, const Inst& inst, uint8_t type, bool upper) {
     const auto in = [=](uint32_t bits) { return Half::to_float(ftz ? flush_half<Half>(bits) : bits); };
     for (int l = 0; l < LANES; ++l) x[l] = in(a[l] >> shift & 0xffff), y[l] = in(b[l] >> shift & 0xffff);
   } else {
-    for (int l = 0; l < LANES; ++l) x[l] = Brain::to_float(a[l] >> shift & 0xffff), y[l] = Brain::to_float(b[l] >> shift & 0xffff);
+    for (int l = 0; l < LANES; ++l)
+      x[l] = Brain::to_float(a[l] >> shift & 0xffff), y[l] = Brain::to_float(b[l] >> shift & 0xffff);
   }
   return compare(x, y, cmp);
-}
-uint32_t combine(Warp& w, const Inst& inst, uint32_t bits) {
-  const uint8_t how = mods_space(inst.mods);
-  if (how == B_NONE) return bits;
-  const uint32_t c = (inst.flags & F_C_NOT) ? ~w.pred(inst.c) : w.pred(inst.c);
-  return how == B_AND ? bits & c : how == B_OR ? bits | c : bits ^ c;
 }
 bool is_packed(uint8_t type) { return type == T_F16X2 || type == T_BF16X2; }
 bool is_float(uint8_t type) {
@@ -382,20 +487,23 @@ Step set_value(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
   uint32_t truth = FULL_MASK;
   switch (inst.type) {
     case T_F32: truth = 0x3f800000u; break;
-    case T_F16: case T_F16X2: truth = Half::one; break;
-    case T_BF16: case T_BF16X2: truth = Brain::one; break;
-    case T_U16: case T_S16: truth = 0xffff; break;
+    case T_F16:
+    case T_F16X2: truth = Half::one; break;
+    case T_BF16:
+    case T_BF16X2: truth = Brain::one; break;
+    case T_U16:
+    case T_S16: truth = 0xffff; break;
     default: break;
   }
   const bool packed = is_packed(inst.type);
   const uint32_t high = packed ? combine(w, inst, compare_operands(w, inst, inst.stype, true)) : 0;
-  write_lanes(w.reg<uint32_t>(inst.d), mask, [=](int l) {
-    return ((low >> l & 1) ? truth : 0u) | (packed && (high >> l & 1) ? truth << 16 : 0u);
-  });
+  write_lanes(w.reg<uint32_t>(inst.d), mask,
+              [=](int l) { return ((low >> l & 1) ? truth : 0u) | (packed && (high >> l & 1) ? truth << 16 : 0u); });
   return Step::Next;
 }
 
-template <class Op, class HalfOp> Handler bind2(const Inst& inst) {
+template <class Op, class HalfOp>
+Handler bind2(const Inst& inst) {
   if (Handler handler = choose_half<HalfOp, 2>(inst)) return handler;
   if (inst.type == T_F32X2) return inst.flags & F_FTZ ? float_pair<Op, true, 2> : float_pair<Op, false, 2>;
   return choose_float<Op, Pick2>(inst);
@@ -434,7 +542,8 @@ Handler bind_float(const Inst& inst) {
     case OP_NEG: return is_float(inst.type) ? change_sign<Sign::Flip> : nullptr;
     case OP_MIN: return choose_extreme<false>(inst);
     case OP_MAX: return choose_extreme<true>(inst);
-    case OP_COPYSIGN: return inst.type == T_F64 ? copy_sign<uint64_t> : inst.type == T_F32 ? copy_sign<uint32_t> : nullptr;
+    case OP_COPYSIGN:
+      return inst.type == T_F64 ? copy_sign<uint64_t> : inst.type == T_F32 ? copy_sign<uint32_t> : nullptr;
     case OP_TESTP:
       if (inst.type == T_F64) return test_property<uint64_t, 0x7ff0000000000000ull, 0x0010000000000000ull>;
       return inst.type == T_F32 ? test_property<uint32_t, 0x7f800000u, 0x00800000u> : nullptr;

@@ -1,11 +1,14 @@
-// A launch: CTAs on several host threads where they are independent, one deterministic scheduler where they communicate.
+// A launch: CTAs on several host threads where they are independent, one deterministic scheduler where they
+// communicate.
 //
-// Independence is proved as the launch runs (space.cpp). Where the proof fails the buffers are restored and the CTAs run one after the
-// other, so that results, counts and findings never depend on the number of threads.
+// Independence is proved as the launch runs (space.cpp). Where the proof fails the buffers are restored and the CTAs
+// run one after the other, so that results, counts and findings never depend on the number of threads.
 #include "grid.hpp"
+
 #include <algorithm>
 #include <map>
 #include <thread>
+
 #include "schedule.hpp"
 
 namespace {
@@ -79,8 +82,10 @@ void absorb(LaunchResult& result, const Grid& grid, const CtaResult& cta) {
   for (const FindingRecord& record : cta.findings) merge_finding(result.findings, record, grid.max_findings);
   if (result.printed.size() < PRINT_LIMIT) result.printed += cta.printed;
   if (result.outcome != Outcome::Ok) return;
-  if (cta.outcome != Outcome::Ok) result.outcome = cta.outcome;
-  else if (result.warp_instructions > grid.budget) result.outcome = Outcome::Budget;
+  if (cta.outcome != Outcome::Ok)
+    result.outcome = cta.outcome;
+  else if (result.warp_instructions > grid.budget)
+    result.outcome = Outcome::Budget;
   if (result.outcome != Outcome::Ok) result.busiest = cta.busiest;
 }
 
@@ -104,8 +109,8 @@ LaunchResult finished(LaunchResult result) {
   return result;
 }
 
-// Runs CTAs [begin, end) in increasing order on `threads` host threads and adds them to the result. Those after the first that fails
-// may or may not run.
+// Runs CTAs [begin, end) in increasing order on `threads` host threads and adds them to the result. Those after the
+// first that fails may or may not run.
 void run_batch(Grid& grid, unsigned threads, uint64_t begin, uint64_t end, LaunchResult& result) {
   std::vector<CtaResult> ctas(end - begin);
   std::vector<Counters> counters(threads, Counters(grid.program.kernel.ninst));
@@ -113,7 +118,8 @@ void run_batch(Grid& grid, unsigned threads, uint64_t begin, uint64_t end, Launc
   const auto work = [&](unsigned self) {
     CountingCta cta(grid);
     while (!grid.conflict.load() && executed.load() <= grid.budget) {
-      const uint64_t index = next.fetch_add(1);  // every CTA that is taken runs: there are no gaps before the first that fails
+      const uint64_t index =
+          next.fetch_add(1);  // every CTA that is taken runs: there are no gaps before the first that fails
       if (index >= stop.load()) return;
       cta.start(index);
       run_to_end(cta);
@@ -122,8 +128,7 @@ void run_batch(Grid& grid, unsigned threads, uint64_t begin, uint64_t end, Launc
       cta.hand_over(counters[self]);
       if (cta.outcome != Outcome::Ok) {
         uint64_t limit = stop.load();
-        while (index < limit && !stop.compare_exchange_weak(limit, index)) {
-        }
+        while (index < limit && !stop.compare_exchange_weak(limit, index)) {}
       }
     }
   };
@@ -157,8 +162,10 @@ LaunchResult run_communicating(Grid& grid) {
     CtaResult taken;
     taken.take(cta);
     cta.hand_over(counters);
-    if (taken.findings.empty() && taken.printed.empty() && taken.outcome == Outcome::Ok) absorb(result, grid, taken);
-    else noteworthy[cta.linear] = std::move(taken);
+    if (taken.findings.empty() && taken.printed.empty() && taken.outcome == Outcome::Ok)
+      absorb(result, grid, taken);
+    else
+      noteworthy[cta.linear] = std::move(taken);
   };
   const auto sum = [&] {
     for (const auto& [linear, cta] : noteworthy) absorb(result, grid, cta);
@@ -224,9 +231,11 @@ struct Snapshot {
   std::vector<std::vector<uint8_t>> data, initialised;
   explicit Snapshot(const Grid& grid) {
     for (const Buffer& buffer : grid.buffers) {
-      data.emplace_back(buffer.tags ? std::vector<uint8_t>(buffer.data, buffer.data + buffer.size) : std::vector<uint8_t>());
-      initialised.emplace_back(buffer.tags && buffer.initialised ? std::vector<uint8_t>(buffer.initialised, buffer.initialised + buffer.size)
-                                                                 : std::vector<uint8_t>());
+      data.emplace_back(buffer.tags ? std::vector<uint8_t>(buffer.data, buffer.data + buffer.size)
+                                    : std::vector<uint8_t>());
+      initialised.emplace_back(buffer.tags && buffer.initialised
+                                   ? std::vector<uint8_t>(buffer.initialised, buffer.initialised + buffer.size)
+                                   : std::vector<uint8_t>());
     }
   }
   void restore(Grid& grid) const {

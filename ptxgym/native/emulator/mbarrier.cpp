@@ -45,7 +45,8 @@ Step init(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
     const uint64_t address = operand_address(w, inst, lane);
     if (!well_placed(cta, w, inst, lane, address)) return Step::Fault;
     if (counts[lane] == 0 || counts[lane] > MAX_COUNT)
-      return cta.fault(w, inst, lane, "mbarrier.bad_count", "mbarrier.init with count %u: it must lie in 1 to %u", counts[lane], MAX_COUNT);
+      return cta.fault(w, inst, lane, "mbarrier.bad_count", "mbarrier.init with count %u: it must lie in 1 to %u",
+                       counts[lane], MAX_COUNT);
     if (Mbar* old = newest_at(cta, address)) old->valid = false;
     if (cta.mbars.size() > 0xffff)
       return cta.fault(w, inst, lane, "mbarrier.too_many", "more than 65536 mbarrier.init in one CTA");
@@ -76,9 +77,11 @@ Step invalidate(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
 
 bool too_many_arrivals(Cta& cta, Warp& w, const Inst& inst, int lane, Mbar& m, uint32_t count) {
   if (count <= m.pending) return false;
-  if (FindingRecord* f = cta.findings.add(cta, &w, lane, "mbarrier.over_arrival", Severity::Error, cta.index_of(inst), m.init_inst)) {
+  if (FindingRecord* f =
+          cta.findings.add(cta, &w, lane, "mbarrier.over_arrival", Severity::Error, cta.index_of(inst), m.init_inst)) {
     f->address = m.address;
-    f->say("mbarrier at shared 0x%x gets %u arrival%s in a phase that misses only %u of %u", m.address, count, count == 1 ? "" : "s", m.pending, m.expected);
+    f->say("mbarrier at shared 0x%x gets %u arrival%s in a phase that misses only %u of %u", m.address, count,
+           count == 1 ? "" : "s", m.pending, m.expected);
     char who[sizeof f->who[0]];
     std::snprintf(who, sizeof who, "warp %d", w.id);
     f->party(0, who, "arrived at mbarrier 0x%x in phase %llu", m.address, static_cast<unsigned long long>(m.phases));
@@ -114,7 +117,8 @@ Step arrive(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
   return Step::Next;
 }
 
-template <bool EXPECT> Step transaction(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
+template <bool EXPECT>
+Step transaction(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
   const int at = cta.index_of(inst);
   for (uint32_t rest = mask; rest; rest &= rest - 1) {
     const int lane = first_lane(rest);
@@ -133,8 +137,10 @@ template <bool EXPECT> Step transaction(Cta& cta, Warp& w, const Inst& inst, uin
   return Step::Next;
 }
 
-// Whether the phase that a lane asks for is complete: that of a parity is the one before the current, if parities differ.
-template <bool SUSPENDS> Step wait(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
+// Whether the phase that a lane asks for is complete: that of a parity is the one before the current, if parities
+// differ.
+template <bool SUSPENDS>
+Step wait(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
   const int at = cta.index_of(inst);
   uint32_t done = 0, suspended = 0;
   for (uint32_t rest = mask; rest; rest &= rest - 1) {
@@ -143,7 +149,8 @@ template <bool SUSPENDS> Step wait(Cta& cta, Warp& w, const Inst& inst, uint32_t
     if (!m) return Step::Fault;
     if (cta.shadow) cta.shadow->mbar_use(w, at, *m);
     const bool by_parity = inst.flags & F_PARITY;
-    const uint32_t parity = by_parity ? w.reg<uint32_t>(inst.b)[lane] & 1 : static_cast<uint32_t>(w.reg<uint64_t>(inst.b)[lane] >> 20) & 1;
+    const uint32_t parity =
+        by_parity ? w.reg<uint32_t>(inst.b)[lane] & 1 : static_cast<uint32_t>(w.reg<uint64_t>(inst.b)[lane] >> 20) & 1;
     const bool complete = by_parity ? (m->phases & 1) != parity : m->phases != w.reg<uint64_t>(inst.b)[lane] >> 20;
     if (complete) {
       done |= 1u << lane;
@@ -176,10 +183,12 @@ Mbar* Cta::mbar_at(Warp& w, const Inst& inst, int lane, uint64_t address) {
     if (m.address == address && m.valid) return &m;
   }
   if (const Mbar* lost = newest_at(*this, address)) {
-    fault(w, inst, lane, "mbarrier.overwritten", "mbarrier at shared 0x%llx, initialised at {@%d}, has been overwritten by a store or a copy",
+    fault(w, inst, lane, "mbarrier.overwritten",
+          "mbarrier at shared 0x%llx, initialised at {@%d}, has been overwritten by a store or a copy",
           static_cast<unsigned long long>(address), lost->init_inst);
   } else {
-    fault(w, inst, lane, "mbarrier.uninitialised", "mbarrier at shared 0x%llx is used, but no mbarrier.init has initialised it",
+    fault(w, inst, lane, "mbarrier.uninitialised",
+          "mbarrier at shared 0x%llx is used, but no mbarrier.init has initialised it",
           static_cast<unsigned long long>(address));
   }
   return nullptr;

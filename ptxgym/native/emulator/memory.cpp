@@ -1,8 +1,9 @@
 // Loads, stores and atomics (PTX ISA 9.7.9.8 to 9.7.9.12, 9.7.13.5 and 9.7.13.6).
 //
-// The addresses of a warp are computed and checked together: smallest and largest address inside one buffer and no low bit set is
-// the common case. Only where that fails does a lane loop find the culprit.
+// The addresses of a warp are computed and checked together: smallest and largest address inside one buffer and no low
+// bit set is the common case. Only where that fails does a lane loop find the culprit.
 #include <algorithm>
+
 #include "numeric.hpp"
 
 namespace {
@@ -42,7 +43,8 @@ struct Addresses {
 };
 
 // Looks at the addresses of a warp. `address(lane)` is cheap and safe for every lane.
-template <class F> void collect(Addresses& out, uint32_t mask, F address) {
+template <class F>
+void collect(Addresses& out, uint32_t mask, F address) {
   if (mask == FULL_MASK) {
     const uint64_t first = address(0);
     uint64_t differs = 0, gaps = 0;
@@ -85,7 +87,8 @@ void collect(Addresses& out, Warp& w, const Inst& inst, uint32_t mask, uint64_t 
 }
 
 // Calls visit(address, bytes) for the ranges that the lanes cover, neighbours joined.
-template <class Visit> void for_ranges(const Addresses& a, uint32_t mask, Visit visit) {
+template <class Visit>
+void for_ranges(const Addresses& a, uint32_t mask, Visit visit) {
   if (a.pattern == Pattern::Dense) return visit(a.low, a.each * LANES);
   if (a.pattern == Pattern::Uniform) return visit(a.low, a.each);
   uint64_t from = 0, to = 0;
@@ -105,7 +108,9 @@ template <class Visit> void for_ranges(const Addresses& a, uint32_t mask, Visit 
 enum class Kind : uint8_t { Load, Store, Atomic };
 const char* verb(Kind kind) { return kind == Kind::Load ? "load" : kind == Kind::Store ? "store" : "atomic operation"; }
 
-Access access_of(Kind kind) { return kind == Kind::Load ? Access::Read : kind == Kind::Store ? Access::Write : Access::Atomic; }
+Access access_of(Kind kind) {
+  return kind == Kind::Load ? Access::Read : kind == Kind::Store ? Access::Write : Access::Atomic;
+}
 
 uint64_t window_of(Space space) {
   return space == S_SHARED ? SHARED_WINDOW : space == S_LOCAL ? LOCAL_WINDOW : space == S_PARAM ? PARAM_WINDOW : 0;
@@ -119,18 +124,19 @@ void read_uninitialised(Cta& cta, Warp& w, const Inst& inst, const Buffer& buffe
     const void* gap = std::memchr(buffer.initialised + offset, 0, each);
     if (!gap) continue;
     const uint64_t byte = static_cast<uint64_t>(static_cast<const uint8_t*>(gap) - buffer.initialised);
-    if (FindingRecord* f = cta.findings.add(cta, &w, lane, "memory.uninitialised", Severity::Warning, cta.index_of(inst))) {
+    if (FindingRecord* f =
+            cta.findings.add(cta, &w, lane, "memory.uninitialised", Severity::Warning, cta.index_of(inst))) {
       f->address = buffer.base + byte;
-      f->say("load of %llu bytes at byte %llu of %s reads memory that nothing has written", static_cast<unsigned long long>(each),
-             static_cast<unsigned long long>(offset), buffer.name);
+      f->say("load of %llu bytes at byte %llu of %s reads memory that nothing has written",
+             static_cast<unsigned long long>(each), static_cast<unsigned long long>(offset), buffer.name);
       f->mend("write %s (a kernel or a memset) before it is read", buffer.name);
     }
     return;
   }
 }
 
-// Finds the memory behind the addresses of one space: afterwards lane l accesses base + a.of(l). Reports the access to shadow,
-// proof and counters. False: a fault was recorded.
+// Finds the memory behind the addresses of one space: afterwards lane l accesses base + a.of(l). Reports the access to
+// shadow, proof and counters. False: a fault was recorded.
 bool resolve(Cta& cta, Warp& w, const Inst& inst, uint32_t mask, Space space, Kind kind, Addresses& a, uint8_t*& base) {
   const uint64_t each = a.each, span = a.high - a.low + each;
   const bool misaligned = a.bits & (each - 1);
@@ -152,9 +158,12 @@ bool resolve(Cta& cta, Warp& w, const Inst& inst, uint32_t mask, Space space, Ki
         const int at = cta.index_of(inst);
         for_ranges(a, mask, [&](uint64_t from, uint64_t bytes) {
           const uint32_t address = static_cast<uint32_t>(from), size = static_cast<uint32_t>(bytes);
-          if (kind == Kind::Load) shadow->read(w, at, address, size);
-          else if (kind == Kind::Store) shadow->write(w, at, address, size);
-          else shadow->atomic(w, at, address, size);
+          if (kind == Kind::Load)
+            shadow->read(w, at, address, size);
+          else if (kind == Kind::Store)
+            shadow->write(w, at, address, size);
+          else
+            shadow->atomic(w, at, address, size);
         });
       }
       return true;
@@ -233,7 +242,8 @@ Step for_spaces(Cta& cta, Warp& w, const Inst& inst, uint32_t mask, Kind kind, u
       space = space_of_generic(addresses.of(first_lane(left)));
       if (space_of_generic(addresses.low) != space || space_of_generic(addresses.high) != space) {
         lanes = 0;
-        for_lanes(left, [&](int l) { lanes |= static_cast<uint32_t>(space_of_generic(addresses.of(l)) == space) << l; });
+        for_lanes(left,
+                  [&](int l) { lanes |= static_cast<uint32_t>(space_of_generic(addresses.of(l)) == space) << l; });
       }
       window = window_of(space);
     } else if (stated == S_PARAM && inst.a >= 0) {
@@ -257,13 +267,18 @@ inline uint8_t* place(uint8_t* base, uint64_t offset) {
 enum class Width : uint8_t { As16, As32, As64 };  // of the register
 
 // Signed elements are sign-extended to the width of the register, others zero-extended.
-template <class Elem, Width WIDTH> inline auto register_value(Elem value) {
-  if constexpr (WIDTH == Width::As64) return static_cast<uint64_t>(value);
-  else if constexpr (WIDTH == Width::As32) return static_cast<uint32_t>(value);
-  else return static_cast<uint32_t>(static_cast<uint16_t>(value));
+template <class Elem, Width WIDTH>
+inline auto register_value(Elem value) {
+  if constexpr (WIDTH == Width::As64)
+    return static_cast<uint64_t>(value);
+  else if constexpr (WIDTH == Width::As32)
+    return static_cast<uint32_t>(value);
+  else
+    return static_cast<uint32_t>(static_cast<uint16_t>(value));
 }
 
-template <class Elem, Width WIDTH> Step load(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
+template <class Elem, Width WIDTH>
+Step load(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
   using Reg = std::conditional_t<WIDTH == Width::As64, uint64_t, uint32_t>;
   const uint64_t each = sizeof(Elem) * static_cast<uint64_t>(inst.nvec);
   return for_spaces(cta, w, inst, mask, Kind::Load, each, [&](uint8_t* base, const Addresses& a, uint32_t lanes) {
@@ -303,12 +318,15 @@ Step load_128(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
     for (int i = 0; i < inst.nvec; ++i) {
       const int32_t to = cta.pool(inst.vec)[i];
       if (to < 0) continue;
-      for_lanes(lanes, [&](int l) { std::memcpy(w.regs + to + 16 * l, place(base, a.of(l) + 16 * static_cast<uint64_t>(i)), 16); });
+      for_lanes(lanes, [&](int l) {
+        std::memcpy(w.regs + to + 16 * l, place(base, a.of(l) + 16 * static_cast<uint64_t>(i)), 16);
+      });
     }
   });
 }
 
-template <class Elem, class Reg> Step store(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
+template <class Elem, class Reg>
+Step store(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
   const uint64_t each = sizeof(Elem) * static_cast<uint64_t>(inst.nvec);
   return for_spaces(cta, w, inst, mask, Kind::Store, each, [&](uint8_t* base, const Addresses& a, uint32_t lanes) {
     for (int i = 0; i < inst.nvec; ++i) {
@@ -334,14 +352,17 @@ Step store_128(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
   return for_spaces(cta, w, inst, mask, Kind::Store, each, [&](uint8_t* base, const Addresses& a, uint32_t lanes) {
     for (int i = 0; i < inst.nvec; ++i) {
       const int32_t from = cta.pool(inst.vec)[i];
-      for_lanes(lanes, [&](int l) { std::memcpy(place(base, a.of(l) + 16 * static_cast<uint64_t>(i)), w.regs + from + 16 * l, 16); });
+      for_lanes(lanes, [&](int l) {
+        std::memcpy(place(base, a.of(l) + 16 * static_cast<uint64_t>(i)), w.regs + from + 16 * l, 16);
+      });
     }
   });
 }
 
 // ---- atom, red
 
-template <class V> V atomic_result(uint8_t op, V old, V b, V c) {
+template <class V>
+V atomic_result(uint8_t op, V old, V b, V c) {
   using U = std::conditional_t<sizeof(V) == 8, uint64_t, uint32_t>;
   switch (op) {
     case A_ADD: return static_cast<V>(static_cast<U>(old) + static_cast<U>(b));
@@ -356,32 +377,42 @@ template <class V> V atomic_result(uint8_t op, V old, V b, V c) {
     default: return static_cast<V>(old ^ b);
   }
 }
-template <class V> V canonical_sum(V a, V b) {
+template <class V>
+V canonical_sum(V a, V b) {
   const V sum = a + b;
-  if constexpr (sizeof(V) == 4) return sum != sum ? bits_as<V>(NAN_F32) : sum;
-  else return sum != sum ? bits_as<V>(NAN_F64) : sum;
+  if constexpr (sizeof(V) == 4)
+    return sum != sum ? bits_as<V>(NAN_F32) : sum;
+  else
+    return sum != sum ? bits_as<V>(NAN_F64) : sum;
 }
-template <class H> uint32_t half_extreme(uint32_t a, uint32_t b, bool larger) {
+template <class H>
+uint32_t half_extreme(uint32_t a, uint32_t b, bool larger) {
   const double x = H::to_float(a), y = H::to_float(b);
   if (x != x) return y != y ? NAN_HALF : b;
   if (y != y) return a;
   if (x == 0 && y == 0) return larger ? (a & b) : (a | b);
   return (larger ? x > y : x < y) ? a : b;
 }
-template <class H> uint32_t half_result(uint8_t op, uint32_t old, uint32_t b) {
+template <class H>
+uint32_t half_result(uint8_t op, uint32_t old, uint32_t b) {
   if (op == A_ADD) return round_half<H>(static_cast<double>(H::to_float(old)) + H::to_float(b));
   return half_extreme<H>(old, b, op == A_MAX);
 }
 
-// Memory value of `type` after the operation. atom.add.f32 on global memory flushes subnormals, on shared memory it does not
-// (PTX ISA 9.7.13.5).
+// Memory value of `type` after the operation. atom.add.f32 on global memory flushes subnormals, on shared memory it
+// does not (PTX ISA 9.7.13.5).
 uint64_t combined(uint8_t type, uint8_t op, uint64_t old, uint64_t b, uint64_t c, bool flush) {
   const auto low = [](uint64_t x) { return static_cast<uint32_t>(x); };
   switch (type) {
-    case T_U16: return static_cast<uint16_t>(atomic_result<uint32_t>(op, low(old) & 0xffff, low(b) & 0xffff, low(c) & 0xffff));
-    case T_S32: return low(static_cast<uint32_t>(atomic_result<int32_t>(op, static_cast<int32_t>(old), static_cast<int32_t>(b), static_cast<int32_t>(c))));
+    case T_U16:
+      return static_cast<uint16_t>(atomic_result<uint32_t>(op, low(old) & 0xffff, low(b) & 0xffff, low(c) & 0xffff));
+    case T_S32:
+      return low(static_cast<uint32_t>(
+          atomic_result<int32_t>(op, static_cast<int32_t>(old), static_cast<int32_t>(b), static_cast<int32_t>(c))));
     case T_U32: return atomic_result<uint32_t>(op, low(old), low(b), low(c));
-    case T_S64: return static_cast<uint64_t>(atomic_result<int64_t>(op, static_cast<int64_t>(old), static_cast<int64_t>(b), static_cast<int64_t>(c)));
+    case T_S64:
+      return static_cast<uint64_t>(
+          atomic_result<int64_t>(op, static_cast<int64_t>(old), static_cast<int64_t>(b), static_cast<int64_t>(c)));
     case T_F32: {
       const auto in = [flush](uint32_t bits) { return bits_as<float>(flush ? flushed(bits) : bits); };
       const uint32_t sum = bits_as<uint32_t>(canonical_sum(in(low(old)), in(low(b))));
@@ -390,15 +421,23 @@ uint64_t combined(uint8_t type, uint8_t op, uint64_t old, uint64_t b, uint64_t c
     case T_F64: return bits_as<uint64_t>(canonical_sum(bits_as<double>(old), bits_as<double>(b)));
     case T_F16: return half_result<Half>(op, low(old), low(b) & 0xffff);
     case T_BF16: return half_result<Brain>(op, low(old), low(b) & 0xffff);
-    case T_F16X2: return half_result<Half>(op, low(old) & 0xffff, low(b) & 0xffff) | half_result<Half>(op, low(old) >> 16, low(b) >> 16) << 16;
-    case T_BF16X2: return half_result<Brain>(op, low(old) & 0xffff, low(b) & 0xffff) | half_result<Brain>(op, low(old) >> 16, low(b) >> 16) << 16;
+    case T_F16X2:
+      return half_result<Half>(op, low(old) & 0xffff, low(b) & 0xffff) |
+             half_result<Half>(op, low(old) >> 16, low(b) >> 16) << 16;
+    case T_BF16X2:
+      return half_result<Brain>(op, low(old) & 0xffff, low(b) & 0xffff) |
+             half_result<Brain>(op, low(old) >> 16, low(b) >> 16) << 16;
     default: return atomic_result<uint64_t>(op, old, b, c);
   }
 }
 size_t memory_bytes(uint8_t type) {
   switch (type) {
-    case T_U16: case T_F16: case T_BF16: return 2;
-    case T_U64: case T_S64: case T_F64: return 8;
+    case T_U16:
+    case T_F16:
+    case T_BF16: return 2;
+    case T_U64:
+    case T_S64:
+    case T_F64: return 8;
     case T_B128: return 16;
     default: return 4;
   }
@@ -412,7 +451,9 @@ Step atomic(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
   const uint64_t each = bytes * static_cast<uint64_t>(count);
   if (op == A_CAS || op == A_EXCH) ++w.polls;
   return for_spaces(cta, w, inst, mask, Kind::Atomic, each, [&](uint8_t* base, const Addresses& a, uint32_t lanes) {
-    const auto value = [&](int32_t reg, int l) { return reg < 0 ? 0 : bytes == 8 ? w.reg<uint64_t>(reg)[l] : w.reg<uint32_t>(reg)[l]; };
+    const auto value = [&](int32_t reg, int l) {
+      return reg < 0 ? 0 : bytes == 8 ? w.reg<uint64_t>(reg)[l] : w.reg<uint32_t>(reg)[l];
+    };
     const bool flush = base != cta.smem.data();
     for_lanes(lanes, [&](int l) {  // one lane after the other: every atomic sees its predecessors
       for (int i = 0; i < count; ++i) {
@@ -424,8 +465,10 @@ Step atomic(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
         const uint64_t fresh = combined(type, op, old, value(source, l), value(inst.c, l), flush);
         std::memcpy(at, &fresh, bytes);
         cta.stored |= fresh != old;
-        if (result >= 0 && bytes == 8) w.reg<uint64_t>(result)[l] = old;
-        else if (result >= 0) w.reg<uint32_t>(result)[l] = static_cast<uint32_t>(old);
+        if (result >= 0 && bytes == 8)
+          w.reg<uint64_t>(result)[l] = old;
+        else if (result >= 0)
+          w.reg<uint32_t>(result)[l] = static_cast<uint32_t>(old);
       }
     });
   });
@@ -438,14 +481,17 @@ Step atomic_128(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
       uint8_t old[16], *at = place(base, a.of(l));
       std::memcpy(old, at, 16);
       const uint8_t *b = w.regs + inst.b + 16 * l, *c = swaps ? w.regs + inst.c + 16 * l : nullptr;
-      if (!swaps) std::memcpy(at, b, 16);
-      else if (std::memcmp(old, b, 16) == 0) std::memcpy(at, c, 16);
+      if (!swaps)
+        std::memcpy(at, b, 16);
+      else if (std::memcmp(old, b, 16) == 0)
+        std::memcpy(at, c, 16);
       if (inst.d >= 0) std::memcpy(w.regs + inst.d + 16 * l, old, 16);
     });
   });
 }
 
-template <class Elem> Handler pick_load(uint8_t register_class) {
+template <class Elem>
+Handler pick_load(uint8_t register_class) {
   switch (register_class) {
     case T_U16: return load<Elem, Width::As16>;
     case T_U32: return load<Elem, Width::As32>;
@@ -453,7 +499,8 @@ template <class Elem> Handler pick_load(uint8_t register_class) {
     default: return nullptr;
   }
 }
-template <class Elem> Handler pick_store(uint8_t register_class) {
+template <class Elem>
+Handler pick_store(uint8_t register_class) {
   return register_class == T_U64 ? store<Elem, uint64_t> : store<Elem, uint32_t>;
 }
 uint8_t class_of(const Inst& inst) {  // of the register; LD and ST say it in stype
@@ -473,21 +520,40 @@ Handler bind_memory(const Inst& inst) {
     switch (inst.type) {
       case T_U8: return pick_load<uint8_t>(register_class);
       case T_S8: return pick_load<int8_t>(register_class);
-      case T_U16: case T_F16: case T_BF16: return pick_load<uint16_t>(register_class);
+      case T_U16:
+      case T_F16:
+      case T_BF16: return pick_load<uint16_t>(register_class);
       case T_S16: return pick_load<int16_t>(register_class);
-      case T_U32: case T_F32: case T_F16X2: case T_BF16X2: return pick_load<uint32_t>(register_class);
+      case T_U32:
+      case T_F32:
+      case T_F16X2:
+      case T_BF16X2: return pick_load<uint32_t>(register_class);
       case T_S32: return pick_load<int32_t>(register_class);
-      case T_U64: case T_S64: case T_F64: case T_F32X2: return pick_load<uint64_t>(register_class);
+      case T_U64:
+      case T_S64:
+      case T_F64:
+      case T_F32X2: return pick_load<uint64_t>(register_class);
       case T_B128: return load_128;
       default: return nullptr;
     }
   }
   if (inst.op == OP_ST) {
     switch (inst.type) {
-      case T_U8: case T_S8: return pick_store<uint8_t>(register_class);
-      case T_U16: case T_S16: case T_F16: case T_BF16: return pick_store<uint16_t>(register_class);
-      case T_U32: case T_S32: case T_F32: case T_F16X2: case T_BF16X2: return pick_store<uint32_t>(register_class);
-      case T_U64: case T_S64: case T_F64: case T_F32X2: return pick_store<uint64_t>(register_class);
+      case T_U8:
+      case T_S8: return pick_store<uint8_t>(register_class);
+      case T_U16:
+      case T_S16:
+      case T_F16:
+      case T_BF16: return pick_store<uint16_t>(register_class);
+      case T_U32:
+      case T_S32:
+      case T_F32:
+      case T_F16X2:
+      case T_BF16X2: return pick_store<uint32_t>(register_class);
+      case T_U64:
+      case T_S64:
+      case T_F64:
+      case T_F32X2: return pick_store<uint64_t>(register_class);
       case T_B128: return store_128;
       default: return nullptr;
     }
@@ -497,9 +563,16 @@ Handler bind_memory(const Inst& inst) {
   switch (inst.type) {
     case T_B128: return op == A_CAS || op == A_EXCH ? atomic_128 : nullptr;
     case T_U16: return op == A_CAS ? atomic : nullptr;
-    case T_F32: case T_F64: return op == A_ADD ? atomic : nullptr;
-    case T_F16: case T_BF16: case T_F16X2: case T_BF16X2: return op == A_ADD || op == A_MIN || op == A_MAX ? atomic : nullptr;
-    case T_U32: case T_S32: case T_U64: case T_S64: return atomic;
+    case T_F32:
+    case T_F64: return op == A_ADD ? atomic : nullptr;
+    case T_F16:
+    case T_BF16:
+    case T_F16X2:
+    case T_BF16X2: return op == A_ADD || op == A_MIN || op == A_MAX ? atomic : nullptr;
+    case T_U32:
+    case T_S32:
+    case T_U64:
+    case T_S64: return atomic;
     default: return nullptr;
   }
 }

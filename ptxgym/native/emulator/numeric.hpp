@@ -2,20 +2,23 @@
 #pragma once
 #include <cfenv>
 #include <cmath>
+
 #include "lanes.hpp"
 
-constexpr uint32_t NAN_F32 = 0x7fffffffu;               // canonical NaN (PTX ISA 9.7.3)
+constexpr uint32_t NAN_F32 = 0x7fffffffu;  // canonical NaN (PTX ISA 9.7.3)
 constexpr uint64_t NAN_F64 = 0x7fffffffffffffffull;
-constexpr uint16_t NAN_HALF = 0x7fff;                   // f16 and bf16
+constexpr uint16_t NAN_HALF = 0x7fff;  // f16 and bf16
 
 // A small binary format: MANTISSA stored bits, EXPONENT bits. FINITE_ONLY: no infinities, all ones is NaN (e4m3).
-template <int MANTISSA, int EXPONENT, bool FINITE_ONLY> struct Format {
+template <int MANTISSA, int EXPONENT, bool FINITE_ONLY>
+struct Format {
   static constexpr int mantissa = MANTISSA;
   static constexpr int bias = (1 << (EXPONENT - 1)) - 1;
   static constexpr int min_exponent = 1 - bias;
   static constexpr int sign_shift = MANTISSA + EXPONENT;
   static constexpr uint32_t infinity = ((1u << EXPONENT) - 1) << MANTISSA;
-  static constexpr uint32_t nan = FINITE_ONLY ? (1u << sign_shift) - 1 : infinity | (infinity >> 1) | ((1u << MANTISSA) - 1);
+  static constexpr uint32_t nan =
+      FINITE_ONLY ? (1u << sign_shift) - 1 : infinity | (infinity >> 1) | ((1u << MANTISSA) - 1);
   static constexpr uint32_t largest = FINITE_ONLY ? nan - 1 : infinity - 1;
   static constexpr bool finite_only = FINITE_ONLY;
 };
@@ -27,8 +30,10 @@ using Tf32Format = Format<10, 8, false>;
 
 enum class Rounding : uint8_t { Nearest, Zero, Down, Up, Away };  // Away: to nearest, ties away from zero
 
-// Value -> bits of F, rounded once. Scales the magnitude so that one unit is the format's last place, then rounds to an integer.
-template <class F> inline uint32_t encode(double value, Rounding rounding, bool saturate_finite) {
+// Value -> bits of F, rounded once. Scales the magnitude so that one unit is the format's last place, then rounds to an
+// integer.
+template <class F>
+inline uint32_t encode(double value, Rounding rounding, bool saturate_finite) {
   const uint64_t bits = bits_as<uint64_t>(value);
   const uint32_t sign = static_cast<uint32_t>(bits >> 63) << F::sign_shift;
   const double magnitude = std::fabs(value);
@@ -55,19 +60,24 @@ template <class F> inline uint32_t encode(double value, Rounding rounding, bool 
   }
   if (overflow) {
     const bool exact_infinity = std::isinf(value);
-    const bool towards_zero = rounding == Rounding::Zero || (rounding == Rounding::Down && !sign) || (rounding == Rounding::Up && sign);
-    if (saturate_finite || (towards_zero && !exact_infinity)) code = F::largest;
-    else code = F::finite_only ? F::nan : F::infinity;
+    const bool towards_zero =
+        rounding == Rounding::Zero || (rounding == Rounding::Down && !sign) || (rounding == Rounding::Up && sign);
+    if (saturate_finite || (towards_zero && !exact_infinity))
+      code = F::largest;
+    else
+      code = F::finite_only ? F::nan : F::infinity;
   }
   return sign | code;
 }
 
-template <class F> inline double decode(uint32_t bits) {
+template <class F>
+inline double decode(uint32_t bits) {
   const uint32_t magnitude = bits & ((1u << F::sign_shift) - 1);
   const bool negative = bits >> F::sign_shift & 1;
   double value;
   if (F::finite_only ? magnitude == F::nan : magnitude > F::infinity) return std::nan("");
-  if (!F::finite_only && magnitude == F::infinity) value = HUGE_VAL;
+  if (!F::finite_only && magnitude == F::infinity)
+    value = HUGE_VAL;
   else {
     const int field = static_cast<int>(magnitude >> F::mantissa);
     const uint32_t fraction = magnitude & ((1u << F::mantissa) - 1);
@@ -97,7 +107,8 @@ struct Brain {
 };
 
 // Double to a half format, nearest even, branch free: works on the bits, so that lane loops vectorise.
-template <class H> inline uint32_t round_half(double value) {
+template <class H>
+inline uint32_t round_half(double value) {
   using F = typename H::format;
   const uint64_t bits = bits_as<uint64_t>(value);
   const uint32_t sign = static_cast<uint32_t>(bits >> 48) & 0x8000u;
@@ -108,7 +119,8 @@ template <class H> inline uint32_t round_half(double value) {
   const double scaled = magnitude * bits_as<double>(static_cast<uint64_t>(1023 - last_place) << 52);
   const double bounded = scaled < 0x1p20 ? scaled : 0x1p20;
   const double whole = (bounded + 0x1p52) - 0x1p52;  // nearest even
-  uint32_t code = static_cast<uint32_t>((exponent - F::min_exponent) << F::mantissa) + static_cast<uint32_t>(static_cast<int32_t>(whole));
+  uint32_t code = static_cast<uint32_t>((exponent - F::min_exponent) << F::mantissa) +
+                  static_cast<uint32_t>(static_cast<int32_t>(whole));
   code = code > F::infinity ? F::infinity : code;
   return magnitude != magnitude ? NAN_HALF : (sign | code);
 }
@@ -121,8 +133,8 @@ inline uint32_t round_brain(uint32_t bits) {
 inline uint32_t flushed(uint32_t bits) { return (bits & 0x7f800000u) == 0 ? bits & 0x80000000u : bits; }
 inline float flushed(float value) { return bits_as<float>(flushed(bits_as<uint32_t>(value))); }
 
-// Host rounding mode for the lanes of one instruction. Operands are loaded from and results stored to memory inside the scope, and
-// the library calls are opaque, so the compiler cannot move the arithmetic across its ends.
+// Host rounding mode for the lanes of one instruction. Operands are loaded from and results stored to memory inside the
+// scope, and the library calls are opaque, so the compiler cannot move the arithmetic across its ends.
 struct RoundingScope {
   explicit RoundingScope(uint32_t flags) {
     switch (flags & F_RND_MASK) {

@@ -18,14 +18,19 @@ bool asynchronous(uint16_t op) {
 ParkKind park_kind(const Inst& inst) {
   if (inst.flags & F_ALIGNED) return ParkKind::Aligned;
   switch (inst.op) {
-    case OP_SHFL: case OP_VOTE: case OP_MATCH: case OP_REDUX: case OP_ELECT: case OP_BAR_WARP_SYNC: return ParkKind::Members;
+    case OP_SHFL:
+    case OP_VOTE:
+    case OP_MATCH:
+    case OP_REDUX:
+    case OP_ELECT:
+    case OP_BAR_WARP_SYNC: return ParkKind::Members;
     default: return ParkKind::None;
   }
 }
 
 Handler bind(const Inst& inst) {
-  for (Handler (*binder)(const Inst&) :
-       {bind_alu, bind_float, bind_convert, bind_memory, bind_control, bind_warp, bind_barrier, bind_tensor})
+  for (Handler (*binder)(const Inst&) : {bind_integer, bind_bits, bind_move, bind_float, bind_convert, bind_memory,
+                                         bind_control, bind_warp, bind_barrier, bind_tensor})
     if (Handler handler = binder(inst)) return handler;
   return nullptr;
 }
@@ -39,9 +44,10 @@ Program::Program(const Kernel& k) : kernel(k) {
     slots[static_cast<size_t>(i)] = {inst.op < OP_COUNT ? bind(inst) : nullptr, park_kind(inst)};
     needs_tensor_state |= asynchronous(inst.op);
     if (!slots[static_cast<size_t>(i)].handler && error.empty())
-      error = "instruction " + std::to_string(i) + ": no handler for " + (inst.op < OP_COUNT ? OP_NAMES[inst.op] : "?") +
-              " with type " + std::to_string(inst.type) + ", source type " + std::to_string(inst.stype) + ", flags " +
-              std::to_string(inst.flags) + ", mods " + std::to_string(inst.mods) + ", imm " + std::to_string(inst.imm);
+      error = "instruction " + std::to_string(i) + ": no handler for " +
+              (inst.op < OP_COUNT ? OP_NAMES[inst.op] : "?") + " with type " + std::to_string(inst.type) +
+              ", source type " + std::to_string(inst.stype) + ", flags " + std::to_string(inst.flags) + ", mods " +
+              std::to_string(inst.mods) + ", imm " + std::to_string(inst.imm);
   }
   refresh_constants();
 }

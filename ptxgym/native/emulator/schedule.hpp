@@ -4,14 +4,15 @@
 
 // What a warp did with its turn.
 enum class Turn : uint8_t {
-  Idle,      // nothing could execute
-  Polling,   // it executed, but only asks again and again for something that others must do
+  Idle,     // nothing could execute
+  Polling,  // it executed, but only asks again and again for something that others must do
   Progress,
 };
 Turn run_warp(Cta&, Warp&, int64_t quantum);
 
 enum class Slice : uint8_t { Progress, Waiting, Finished, Failed };
-// One turn for every warp of the CTA. Waiting: every warp polls memory that only another CTA can change. Failed: see Cta::outcome.
+// One turn for every warp of the CTA. Waiting: every warp polls memory that only another CTA can change. Failed: see
+// Cta::outcome.
 Slice run_slice(Cta&);
 void run_to_end(Cta&);
 

@@ -1,5 +1,6 @@
 // Findings of a CTA: one record per place and kind.
 #include <cstdio>
+
 #include "core.hpp"
 
 namespace {

@@ -1,5 +1,6 @@
 // Device memory: finding the buffer of an address, proving that CTAs are independent, and naming a bad address.
 #include <algorithm>
+
 #include "core.hpp"
 
 namespace {
@@ -22,8 +23,7 @@ bool collides(Buffer& buffer, uint64_t offset, uint64_t bytes, uint32_t me, bool
       uint32_t before = __atomic_load_n(&tag.reader, __ATOMIC_SEQ_CST);
       while (before != me && before != MANY_READERS &&
              !__atomic_compare_exchange_n(&tag.reader, &before, before ? MANY_READERS : me, false, __ATOMIC_SEQ_CST,
-                                          __ATOMIC_SEQ_CST)) {
-      }
+                                          __ATOMIC_SEQ_CST)) {}
       const uint32_t writer = __atomic_load_n(&tag.writer, __ATOMIC_SEQ_CST);
       found |= writer && writer != me;
     }
@@ -51,7 +51,8 @@ Buffer* Cta::find_buffer(uint64_t address, uint64_t bytes) {
     Buffer& hot = all[hot_buffer];
     if (address >= hot.base && bytes <= hot.size && address - hot.base <= hot.size - bytes) return &hot;
   }
-  auto after = std::upper_bound(all.begin(), all.end(), address, [](uint64_t a, const Buffer& b) { return a < b.base; });
+  auto after =
+      std::upper_bound(all.begin(), all.end(), address, [](uint64_t a, const Buffer& b) { return a < b.base; });
   if (after == all.begin()) return nullptr;
   Buffer& buffer = *--after;
   if (bytes > buffer.size || address - buffer.base > buffer.size - bytes) return nullptr;
@@ -85,17 +86,20 @@ std::string Cta::describe_global(uint64_t address) {
   char text[256];
   const Buffer *before = nullptr, *after = nullptr;
   for (const Buffer& buffer : grid.buffers) {
-    if (buffer.base <= address) before = &buffer;
-    else if (!after) after = &buffer;
+    if (buffer.base <= address)
+      before = &buffer;
+    else if (!after)
+      after = &buffer;
   }
   const auto number = [](uint64_t n) { return static_cast<unsigned long long>(n); };
   if (address < NULL_PAGE)
     std::snprintf(text, sizeof text, "address 0x%llx, a null pointer", number(address));
   else if (before && address - before->base < before->size)
-    std::snprintf(text, sizeof text, "byte %llu of %s (%llu bytes)", number(address - before->base), before->name, number(before->size));
+    std::snprintf(text, sizeof text, "byte %llu of %s (%llu bytes)", number(address - before->base), before->name,
+                  number(before->size));
   else if (before && (!after || address - (before->base + before->size) <= after->base - address))
-    std::snprintf(text, sizeof text, "%llu bytes past the end of %s (%llu bytes)", number(address - before->base - before->size),
-                  before->name, number(before->size));
+    std::snprintf(text, sizeof text, "%llu bytes past the end of %s (%llu bytes)",
+                  number(address - before->base - before->size), before->name, number(before->size));
   else if (after && after->base - address < (1ull << 40))
     std::snprintf(text, sizeof text, "%llu bytes before the start of %s", number(after->base - address), after->name);
   else
@@ -103,8 +107,8 @@ std::string Cta::describe_global(uint64_t address) {
   return text;
 }
 
-Step Cta::fault_address(Warp& w, const Inst& inst, int lane, Space space, uint64_t address, uint64_t bytes, uint64_t align,
-                        const char* what) {
+Step Cta::fault_address(Warp& w, const Inst& inst, int lane, Space space, uint64_t address, uint64_t bytes,
+                        uint64_t align, const char* what) {
   const auto number = [](uint64_t n) { return static_cast<unsigned long long>(n); };
   const bool device = space == S_GLOBAL || space == S_CONST || space == S_GENERIC;
   const Step step = [&] {
@@ -112,31 +116,38 @@ Step Cta::fault_address(Warp& w, const Inst& inst, int lane, Space space, uint64
       Buffer* buffer = find_buffer(address, bytes);
       const std::string where = describe_global(address);
       if (buffer && align > 1 && address % align)
-        return fault(w, inst, lane, "memory.misaligned", "%s of %llu bytes at %s is not aligned to %llu bytes (address 0x%llx)", what,
-                     number(bytes), where.c_str(), number(align), number(address));
+        return fault(w, inst, lane, "memory.misaligned",
+                     "%s of %llu bytes at %s is not aligned to %llu bytes (address 0x%llx)", what, number(bytes),
+                     where.c_str(), number(align), number(address));
       if (buffer)
-        return fault(w, inst, lane, "memory.read_only", "%s of %llu bytes at %s: const memory cannot be written", what, number(bytes),
-                     where.c_str());
-      return fault(w, inst, lane, "memory.out_of_bounds", "%s of %llu bytes at %s memory out of bounds: %s", what, number(bytes),
-                   space_name(space), where.c_str());
+        return fault(w, inst, lane, "memory.read_only", "%s of %llu bytes at %s: const memory cannot be written", what,
+                     number(bytes), where.c_str());
+      return fault(w, inst, lane, "memory.out_of_bounds", "%s of %llu bytes at %s memory out of bounds: %s", what,
+                   number(bytes), space_name(space), where.c_str());
     }
     uint64_t low = 0, size = 0;
-    if (space == S_SHARED) low = SMEM_BASE, size = smem_end - SMEM_BASE;
-    else if (space == S_LOCAL) size = static_cast<uint64_t>(program.kernel.local_bytes);
-    else size = static_cast<uint64_t>(program.kernel.param_bytes);
+    if (space == S_SHARED)
+      low = SMEM_BASE, size = smem_end - SMEM_BASE;
+    else if (space == S_LOCAL)
+      size = static_cast<uint64_t>(program.kernel.local_bytes);
+    else
+      size = static_cast<uint64_t>(program.kernel.param_bytes);
     const bool inside = address >= low && bytes <= size && address - low <= size - bytes;
     if (inside && align > 1 && address % align)
-      return fault(w, inst, lane, "memory.misaligned", "%s of %llu bytes at %s 0x%llx is not aligned to %llu bytes", what,
-                   number(bytes), space_name(space), number(address), number(align));
+      return fault(w, inst, lane, "memory.misaligned", "%s of %llu bytes at %s 0x%llx is not aligned to %llu bytes",
+                   what, number(bytes), space_name(space), number(address), number(align));
     if (address >= low + size)
-      return fault(w, inst, lane, "memory.out_of_bounds", "%s of %llu bytes at %s 0x%llx is out of bounds: %llu bytes past the end (%llu bytes%s)",
-                   what, number(bytes), space_name(space), number(address), number(address - low - size), number(size),
+      return fault(w, inst, lane, "memory.out_of_bounds",
+                   "%s of %llu bytes at %s 0x%llx is out of bounds: %llu bytes past the end (%llu bytes%s)", what,
+                   number(bytes), space_name(space), number(address), number(address - low - size), number(size),
                    space == S_SHARED ? ", static and dynamic" : "");
     if (address < low)
-      return fault(w, inst, lane, "memory.out_of_bounds", "%s of %llu bytes at %s 0x%llx is out of bounds: below the first address 0x%llx",
-                   what, number(bytes), space_name(space), number(address), number(low));
-    return fault(w, inst, lane, "memory.out_of_bounds", "%s of %llu bytes at %s 0x%llx is out of bounds: it ends %llu bytes past the end (%llu bytes%s)",
-                 what, number(bytes), space_name(space), number(address), number(address + bytes - low - size), number(size),
+      return fault(w, inst, lane, "memory.out_of_bounds",
+                   "%s of %llu bytes at %s 0x%llx is out of bounds: below the first address 0x%llx", what,
+                   number(bytes), space_name(space), number(address), number(low));
+    return fault(w, inst, lane, "memory.out_of_bounds",
+                 "%s of %llu bytes at %s 0x%llx is out of bounds: it ends %llu bytes past the end (%llu bytes%s)", what,
+                 number(bytes), space_name(space), number(address), number(address + bytes - low - size), number(size),
                  space == S_SHARED ? ", static and dynamic" : "");
   }();
   if (!findings.records.empty()) findings.records.back().address = address;

@@ -1,17 +1,19 @@
-// The warp loop: chooses a group of lanes with equal program counter and runs it straight on until it meets another group.
+// The warp loop: chooses a group of lanes with equal program counter and runs it straight on until it meets another
+// group.
 #include <algorithm>
 #include <climits>
+
 #include "schedule.hpp"
 
 namespace {
 
-constexpr int POLL_LIMIT = 8;             // polling instructions before others get their turn
+constexpr int POLL_LIMIT = 8;  // polling instructions before others get their turn
 
 struct Choice {
   int pc;
   uint32_t group;
-  int meets;    // the nearest program counter beyond `pc` where other lanes can run
-  bool alone;   // no other lane of the warp can run
+  int meets;   // the nearest program counter beyond `pc` where other lanes can run
+  bool alone;  // no other lane of the warp can run
 };
 
 Choice choose(Warp& w, uint32_t runnable) {
@@ -36,8 +38,10 @@ Choice choose(Warp& w, uint32_t runnable) {
 }
 
 void set_pc(Warp& w, uint32_t lanes, int pc) {
-  if (lanes == FULL_MASK) std::fill(w.pc, w.pc + LANES, pc);
-  else for_lanes(lanes, [&](int lane) { w.pc[lane] = pc; });
+  if (lanes == FULL_MASK)
+    std::fill(w.pc, w.pc + LANES, pc);
+  else
+    for_lanes(lanes, [&](int lane) { w.pc[lane] = pc; });
 }
 
 // Releases parked lanes whose collective is complete; false if there are none.
@@ -54,7 +58,8 @@ bool release_parked(const Program& program, Warp& w) {
     rest &= ~here;
     if (program.slots[pc].park == ParkKind::Members) {
       const Inst& inst = program.kernel.inst[pc];
-      // bar.warp.sync synchronises lanes at different places; the others exchange values between lanes at the same instruction.
+      // bar.warp.sync synchronises lanes at different places; the others exchange values between lanes at the same
+      // instruction.
       freed |= complete_members(w, inst, here, inst.op == OP_BAR_WARP_SYNC ? warp_sync : here);
     } else if (here == w.live) {
       freed |= here;
@@ -74,11 +79,13 @@ void stuck_apart(Cta& cta, Warp& w) {
   if (elsewhere) {
     const int other = w.pc[first_lane(elsewhere)];
     cta.fault(w, inst, lane, "sync.divergent_collective",
-              "lanes 0x%x of warp %d wait for their whole warp at {@%d} while lanes 0x%x wait at {@%d}: a collective instruction "
-              "must be reached by all its lanes together", here, w.id, pc, elsewhere, other);
+              "lanes 0x%x of warp %d wait for their whole warp at {@%d} while lanes 0x%x wait at {@%d}: a collective "
+              "instruction "
+              "must be reached by all its lanes together",
+              here, w.id, pc, elsewhere, other);
   } else {
-    cta.fault(w, inst, lane, "sync.missing_lanes", "lanes 0x%x of warp %d wait at {@%d} for member lanes that never come", here,
-              w.id, pc);
+    cta.fault(w, inst, lane, "sync.missing_lanes",
+              "lanes 0x%x of warp %d wait at {@%d} for member lanes that never come", here, w.id, pc);
   }
 }
 
@@ -94,8 +101,10 @@ uint32_t complete_members(const Warp& w, const Inst& inst, uint32_t mask, uint32
 
 void Warp::block(uint32_t lanes, const Wait& why, bool again) {
   blocked |= lanes;
-  if (again) retry |= lanes;
-  else retry &= ~lanes;
+  if (again)
+    retry |= lanes;
+  else
+    retry &= ~lanes;
   for_lanes(lanes, [&](int lane) { wait[lane] = why; });
 }
 
@@ -158,9 +167,7 @@ Turn run_warp(Cta& cta, Warp& w, int64_t quantum) {
       }
       uint32_t done = mask;
       switch (step) {
-        case Step::Next:
-          ++pc;
-          break;
+        case Step::Next: ++pc; break;
         case Step::Jump: {
           const bool backward = w.next_pc <= pc;
           warp_counts[pc] += 1;
@@ -173,9 +180,7 @@ Turn run_warp(Cta& cta, Warp& w, int64_t quantum) {
           }
           continue;
         }
-        case Step::Split:
-          running = false;
-          break;
+        case Step::Split: running = false; break;
         case Step::Block:
           done = mask & ~w.blocked;
           set_pc(w, group, pc + 1);
@@ -221,7 +226,8 @@ Turn run_warp(Cta& cta, Warp& w, int64_t quantum) {
         if (!choice.alone) w.skip_pc = counted;
       }
     }
-    if (!choice.alone && w.executed >> 16 != (w.executed + static_cast<uint64_t>(allowed - left)) >> 16) w.skip_pc = w.cur;
+    if (!choice.alone && w.executed >> 16 != (w.executed + static_cast<uint64_t>(allowed - left)) >> 16)
+      w.skip_pc = w.cur;
   }
   const uint64_t executed = static_cast<uint64_t>(allowed - left);
   w.executed += executed;

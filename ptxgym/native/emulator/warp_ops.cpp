@@ -1,5 +1,7 @@
-// Exchanges between the lanes of a warp (PTX ISA 9.7.9.6, 9.7.13.7 to 9.7.13.12). The warp loop has brought the members together.
+// Exchanges between the lanes of a warp (PTX ISA 9.7.9.6, 9.7.13.7 to 9.7.13.12). The warp loop has brought the members
+// together.
 #include <algorithm>
+
 #include "lanes.hpp"
 
 namespace {
@@ -10,22 +12,30 @@ void check_members(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
   const uint32_t outside = lanes_where([=](int l) { return !(members[l] >> l & 1); }) & mask;
   if (!outside) return;
   const int lane = first_lane(outside);
-  if (FindingRecord* f = cta.findings.add(cta, &w, lane, "warp.mask_excludes_self", Severity::Error, cta.index_of(inst))) {
-    f->say("lane %d of warp %d executes a .sync instruction whose member mask 0x%x does not name it", lane, w.id, members[lane]);
+  if (FindingRecord* f =
+          cta.findings.add(cta, &w, lane, "warp.mask_excludes_self", Severity::Error, cta.index_of(inst))) {
+    f->say("lane %d of warp %d executes a .sync instruction whose member mask 0x%x does not name it", lane, w.id,
+           members[lane]);
     f->mend("name every lane that executes it in the member mask");
   }
 }
 
 enum Shuffle { UP = 0, DOWN = 1, BUTTERFLY = 2, INDEX = 3 };
 
-template <Shuffle MODE> Step shuffle(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
+template <Shuffle MODE>
+Step shuffle(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
   check_members(cta, w, inst, mask);
-  const auto *a = w.reg<uint32_t>(inst.a), *b = w.reg<uint32_t>(inst.b), *c = w.reg<uint32_t>(inst.c), *members = w.reg<uint32_t>(inst.e);
+  const auto *a = w.reg<uint32_t>(inst.a), *b = w.reg<uint32_t>(inst.b), *c = w.reg<uint32_t>(inst.c),
+             *members = w.reg<uint32_t>(inst.e);
   uint32_t values[LANES], source[LANES], valid = 0;
   for (int l = 0; l < LANES; ++l) {
-    const int offset = static_cast<int>(b[l] & 31), clamp = static_cast<int>(c[l] & 31), segment = static_cast<int>(c[l] >> 8 & 31);
+    const int offset = static_cast<int>(b[l] & 31), clamp = static_cast<int>(c[l] & 31),
+              segment = static_cast<int>(c[l] >> 8 & 31);
     const int last = (l & segment) | (clamp & ~segment), first = l & segment;
-    const int from = MODE == UP ? l - offset : MODE == DOWN ? l + offset : MODE == BUTTERFLY ? l ^ offset : first | (offset & ~segment);
+    const int from = MODE == UP          ? l - offset
+                     : MODE == DOWN      ? l + offset
+                     : MODE == BUTTERFLY ? l ^ offset
+                                         : first | (offset & ~segment);
     const bool in_range = MODE == UP ? from >= last : from <= last;
     source[l] = static_cast<uint32_t>(in_range ? from & 31 : l);
     values[l] = a[source[l]];
@@ -34,8 +44,10 @@ template <Shuffle MODE> Step shuffle(Cta& cta, Warp& w, const Inst& inst, uint32
   const uint32_t absent = lanes_where([&](int l) { return !((mask & members[l]) >> source[l] & 1); }) & mask;
   if (absent) {
     const int lane = first_lane(absent);
-    if (FindingRecord* f = cta.findings.add(cta, &w, lane, "warp.shfl_inactive_source", Severity::Warning, cta.index_of(inst))) {
-      f->say("lane %d of warp %d reads lane %u, which does not take part in the shuffle: the value is undefined", lane, w.id, source[lane]);
+    if (FindingRecord* f =
+            cta.findings.add(cta, &w, lane, "warp.shfl_inactive_source", Severity::Warning, cta.index_of(inst))) {
+      f->say("lane %d of warp %d reads lane %u, which does not take part in the shuffle: the value is undefined", lane,
+             w.id, source[lane]);
       f->mend("let every source lane execute the shuffle, or do not use the value");
     }
   }
@@ -46,7 +58,8 @@ template <Shuffle MODE> Step shuffle(Cta& cta, Warp& w, const Inst& inst, uint32
 
 enum Vote { ALL = 0, ANY = 1, UNIFORM = 2, BALLOT = 3 };
 
-template <Vote MODE> Step vote(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
+template <Vote MODE>
+Step vote(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
   check_members(cta, w, inst, mask);
   const auto* members = w.reg<uint32_t>(inst.e);
   const uint32_t p = (inst.flags & F_A_NOT) ? ~w.pred(inst.a) : w.pred(inst.a);
@@ -62,7 +75,8 @@ template <Vote MODE> Step vote(Cta& cta, Warp& w, const Inst& inst, uint32_t mas
   return Step::Next;
 }
 
-template <class V, bool ALL_EQUAL> Step match(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
+template <class V, bool ALL_EQUAL>
+Step match(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
   check_members(cta, w, inst, mask);
   const auto* members = w.reg<uint32_t>(inst.e);
   const auto* a = w.reg<RegOf<V>>(inst.a);
@@ -79,7 +93,8 @@ template <class V, bool ALL_EQUAL> Step match(Cta& cta, Warp& w, const Inst& ins
   return Step::Next;
 }
 
-template <class V> Step reduce(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
+template <class V>
+Step reduce(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
   check_members(cta, w, inst, mask);
   const auto *members = w.reg<uint32_t>(inst.e), *a = w.reg<uint32_t>(inst.a);
   const uint8_t op = mods_low(inst.mods);
@@ -89,7 +104,8 @@ template <class V> Step reduce(Cta& cta, Warp& w, const Inst& inst, uint32_t mas
     V total{};
     for_lanes(mask & members[l], [&](int other) {
       const V value = static_cast<V>(a[other]);
-      if (first) total = value;
+      if (first)
+        total = value;
       else
         switch (op) {
           case A_ADD: total = static_cast<V>(static_cast<uint32_t>(total) + static_cast<uint32_t>(value)); break;
