@@ -133,6 +133,18 @@ inline uint32_t round_brain(uint32_t bits) {
 inline uint32_t flushed(uint32_t bits) { return (bits & 0x7f800000u) == 0 ? bits & 0x80000000u : bits; }
 inline float flushed(float value) { return bits_as<float>(flushed(bits_as<uint32_t>(value))); }
 
+template <class V>
+inline V canonical(V value) {
+  if constexpr (sizeof(V) == 4)
+    return value != value ? bits_as<V>(NAN_F32) : value;
+  else
+    return value != value ? bits_as<V>(NAN_F64) : value;
+}
+template <class H>
+inline uint32_t flush_half(uint32_t bits) {
+  return (bits & H::infinity) == 0 ? bits & 0x8000u : bits;
+}
+
 // Host rounding mode for the lanes of one instruction. Operands are loaded from and results stored to memory inside the
 // scope, and the library calls are opaque, so the compiler cannot move the arithmetic across its ends.
 struct RoundingScope {

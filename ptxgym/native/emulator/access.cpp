@@ -1,0 +1,123 @@
+// Checks of memory accesses: bounds, alignment, uninitialised reads, and what shadow and proof must know.
+#include "access.hpp"
+
+namespace {
+
+const char* verb(Kind kind) { return kind == Kind::Load ? "load" : kind == Kind::Store ? "store" : "atomic operation"; }
+
+Access access_of(Kind kind) {
+  return kind == Kind::Load ? Access::Read : kind == Kind::Store ? Access::Write : Access::Atomic;
+}
+
+void read_uninitialised(Cta& cta, Warp& w, const Inst& inst, const Buffer& buffer, const Addresses& a, uint32_t mask) {
+  const uint64_t each = a.each;
+  for (uint32_t rest = mask; rest; rest &= rest - 1) {
+    const int lane = first_lane(rest);
+    const uint64_t offset = a.of(lane) - buffer.base;
+    const void* gap = std::memchr(buffer.initialised + offset, 0, each);
+    if (!gap) continue;
+    const uint64_t byte = static_cast<uint64_t>(static_cast<const uint8_t*>(gap) - buffer.initialised);
+    if (FindingRecord* f =
+            cta.findings.add(cta, &w, lane, "memory.uninitialised", Severity::Warning, cta.index_of(inst))) {
+      f->address = buffer.base + byte;
+      f->say("load of %llu bytes at byte %llu of %s reads memory that nothing has written",
+             static_cast<unsigned long long>(each), static_cast<unsigned long long>(offset), buffer.name);
+      f->mend("write %s (a kernel or a memset) before it is read", buffer.name);
+    }
+    return;
+  }
+}
+
+}  // namespace
+
+uint64_t window_of(Space space) {
+  return space == S_SHARED ? SHARED_WINDOW : space == S_LOCAL ? LOCAL_WINDOW : space == S_PARAM ? PARAM_WINDOW : 0;
+}
+
+Space space_of_generic(uint64_t address) {
+  if (address >= SHARED_WINDOW && address < LOCAL_WINDOW) return S_SHARED;
+  if (address >= LOCAL_WINDOW && address < PARAM_WINDOW) return S_LOCAL;
+  if (address >= PARAM_WINDOW && address < CONST_WINDOW) return S_PARAM;
+  return S_GLOBAL;
+}
+
+bool resolve(Cta& cta, Warp& w, const Inst& inst, uint32_t mask, Space space, Kind kind, Addresses& a, uint8_t*& base) {
+  const uint64_t each = a.each, span = a.high - a.low + each;
+  const bool misaligned = a.bits & (each - 1);
+  const auto first_bad = [&](auto bad) {
+    for (uint32_t rest = mask; rest; rest &= rest - 1)
+      if (bad(a.of(first_lane(rest)))) return first_lane(rest);
+    return first_lane(mask);
+  };
+  const auto refuse = [&](auto inside) {
+    const int lane = first_bad([&](uint64_t x) { return (x & (each - 1)) || !inside(x); });
+    cta.fault_address(w, inst, lane, space, a.of(lane), each, each, verb(kind));
+    return false;
+  };
+  switch (space) {
+    case S_SHARED: {
+      if (misaligned || !cta.shared_ok(a.low, span)) return refuse([&](uint64_t x) { return cta.shared_ok(x, each); });
+      base = cta.smem.data();
+      if (Shadow* shadow = cta.shadow.get()) {
+        const int at = cta.index_of(inst);
+        for_ranges(a, mask, [&](uint64_t from, uint64_t bytes) {
+          const uint32_t address = static_cast<uint32_t>(from), size = static_cast<uint32_t>(bytes);
+          if (kind == Kind::Load)
+            shadow->read(w, at, address, size);
+          else if (kind == Kind::Store)
+            shadow->write(w, at, address, size);
+          else
+            shadow->atomic(w, at, address, size);
+        });
+      }
+      return true;
+    }
+    case S_LOCAL: {
+      const uint64_t size = static_cast<uint64_t>(cta.program.kernel.local_bytes);
+      const auto inside = [&](uint64_t x) { return each <= size && x <= size - each; };
+      if (misaligned || !inside(a.high) || !inside(a.low)) return refuse(inside);
+      base = cta.local.data();
+      a.expand();  // lanes never share a place
+      const uint64_t first = static_cast<uint64_t>(w.id) * LANES * size;
+      for (int l = 0; l < LANES; ++l) a.at[l] += first + static_cast<uint64_t>(l) * size;
+      return true;
+    }
+    case S_PARAM: {
+      const uint64_t size = static_cast<uint64_t>(cta.program.kernel.param_bytes);
+      const auto inside = [&](uint64_t x) { return each <= size && x <= size - each; };
+      if (kind != Kind::Load || misaligned || !inside(a.high) || !inside(a.low)) return refuse(inside);
+      base = const_cast<uint8_t*>(cta.grid.params);
+      return true;
+    }
+    default: {
+      Buffer* buffer = cta.find_buffer(a.low, span);
+      const auto usable = [&](const Buffer* b) { return b && (kind == Kind::Load || !b->read_only); };
+      if (misaligned || !usable(buffer)) {
+        bool all = !misaligned;  // the lanes may lie in several buffers
+        for_lanes(mask, [&](int l) { all = all && usable(cta.find_buffer(a.of(l), each)); });
+        if (!all) return refuse([&](uint64_t x) { return usable(cta.find_buffer(x, each)); });
+        base = nullptr;  // from here on a.at holds host addresses
+        a.expand();
+        bool allowed = true;
+        for_lanes(mask, [&](int l) {
+          Buffer& own = *cta.find_buffer(a.at[l], each);
+          if (kind != Kind::Store && own.initialised) read_uninitialised(cta, w, inst, own, a, 1u << l);
+          allowed &= cta.note_access(own, a.at[l] - own.base, each, access_of(kind));
+          a.at[l] = reinterpret_cast<uint64_t>(own.data) + (a.at[l] - own.base);
+        });
+        return allowed;
+      }
+      if (kind != Kind::Store && buffer->initialised) read_uninitialised(cta, w, inst, *buffer, a, mask);
+      bool allowed = true;
+      const bool proving = cta.grid.track && (buffer->tags || kind != Kind::Load);
+      if (proving || (kind != Kind::Load && buffer->initialised))
+        for_ranges(a, mask, [&](uint64_t from, uint64_t bytes) {
+          allowed &= cta.note_access(*buffer, from - buffer->base, bytes, access_of(kind));
+        });
+      if (!allowed) return false;
+      base = buffer->data;
+      a.shift(buffer->base);
+      return true;
+    }
+  }
+}
