@@ -105,8 +105,8 @@ def _refusal(plan: LaunchPlan) -> Failure | None:
     for launch in plan.launches:
         if launch.cluster is not None and launch.cluster != (1, 1, 1):
             extents = "x".join(map(str, launch.cluster))
-            what = f"clusters of {extents} CTAs (launch of {launch.kernel}); use clusters of one CTA"
-            return refuse("emulator.cluster", what)
+            asked = f"clusters of {extents} CTAs (launch of {launch.kernel}); use clusters of one CTA"
+            return refuse("emulator.cluster", asked)
         if launch.cooperative:
             return refuse("emulator.cooperative", f"cooperative launches ({launch.kernel}); use an ordinary launch")
     for tensor_map in plan.tensor_maps:
