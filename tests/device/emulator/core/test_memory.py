@@ -250,3 +250,10 @@ def test_subnormals_in_atomic_sums_vanish_in_global_memory_only() -> None:
 def test_packed_half_atomics() -> None:
     body = "mov.u32 %r10, 0x3c003c00; red.global.add.noftz.f16x2 [%rd0], %r10; mov.u32 %r11, 0x3f803f80; red.global.add.noftz.bf16x2 [%rd0+4], %r11;"
     assert run(kernel(body), {"out": np.zeros(4, "<u4")}).words()[:2].tolist() == [0x50005000, 0x42004200]
+
+
+def test_vector_atomics() -> None:
+    body = "mov.f32 %f1, 0f3F800000; mov.f32 %f2, 0f40000000; red.global.v2.f32.add [%rd0], {%f1, %f2}; bar.sync 0; atom.global.v2.f32.add {%f3, %f4}, [%rd0+8], {%f1, %f2}; st.global.v2.f32 [%rd1], {%f3, %f4};"
+    done = run(kernel(body), {"out": np.zeros(4, "<f4"), "old": np.zeros(4, "<f4")})
+    assert done.words("out", "<f4").tolist() == [32.0, 64.0, 32.0, 64.0]
+    assert done.words("old", "<f4")[:2].tolist() == [31.0, 62.0]
