@@ -79,9 +79,7 @@ def test_numbers_of_an_adversarial_schedule_are_not_judged() -> None:
     assert judge(ScriptedDevice(interfere=interfere)).status is Status.OK
 
 
-@pytest.mark.parametrize(
-    ("call", "said"), [(0, ""), (2, "draw hidden/"), (4, "adversarial schedule (lazy completion)")]
-)
+@pytest.mark.parametrize(("call", "said"), [(0, ""), (2, "draw hidden/")])
 def test_failing_run_ends_the_evaluation_and_says_where(call: int, said: str) -> None:
     failure = Failure(stage=Stage.EXECUTE, status=Status.HANG, code="hang.deadlock", message="All wait.")
     device = ScriptedDevice()
@@ -95,6 +93,21 @@ def test_failing_run_ends_the_evaluation_and_says_where(call: int, said: str) ->
     )
     assert len(device.calls) == call + 1
     assert said in verdict.message and verdict.message.endswith("All wait.")
+
+
+def test_deadlock_of_an_adversarial_schedule_is_a_warning_and_ends_nothing() -> None:
+    failure = Failure(
+        stage=Stage.EXECUTE, status=Status.HANG, code="hang.deadlock", message="All wait.", findings=(HAZARD,)
+    )
+    device = ScriptedDevice(interfere=lambda options, run: failure if options.schedule == "lazy" else run)
+    verdict = judge(device)
+    assert (verdict.status, verdict.score) == (Status.OK, 0.5)
+    assert [(f.code, f.severity.value) for f in verdict.findings] == [
+        ("schedule.hang", "warning"),
+        ("shared.race", "warning"),
+    ]
+    assert "lazy" in verdict.findings[0].message and verdict.findings[0].message.endswith("All wait.")
+    assert len(device.calls) == CASES + STRESS + 1
 
 
 def test_output_that_survives_ablation_earns_nothing_for_target_instructions() -> None:
