@@ -143,11 +143,13 @@ def _run(
         processes=False,
         stdin=_request(build, arguments, axes, profile, layout).encode(),
         max_output_bytes=_MAX_RECORD_BYTES,
+        # Landlock does not hide whether a file exists; code that runs while the library is loaded may ask.
+        filesystem="namespace" if sandbox.isolation().namespace == "ok" else None,
     )
     recording = parse_record(completed.stdout)
     failure = _failure_of(recording, completed, limits)
     if failure is not None:
-        return failure
+        return failure.model_copy(update={"message": _without_folder(failure.message, build)})
     expected = [(argument.name, argument.size_bytes) for argument in arguments]
     if [(b.name, b.bytes) for b in recording.buffers if b.role == "argument"] != expected:
         return _failure("plan.invalid", "the record's argument buffers are not those of `run`")
@@ -209,6 +211,13 @@ def _failure_of(recording: Recording, completed: sandbox.Completed, limits: Reco
     if recording.malformed is not None:
         return _failure("plan.invalid", "the record of the host code is malformed")
     return None
+
+
+def _without_folder(message: str, build: Build) -> str:
+    """Leave out where the build lies: host code can ask for it (`dladdr`), and then its messages differ by machine."""
+    for folder in (build.folder, *build.folder.parents[:2]):
+        message = message.replace(str(folder), "<build>")
+    return message
 
 
 def _signalled(signal: int, limits: RecordLimits) -> Failure:

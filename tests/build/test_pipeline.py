@@ -218,6 +218,9 @@ def test_outside_files_cannot_be_read(compile_text, tmp_path, name):
     (tmp_path / "link.cu").symlink_to(bait)
     for path in (bait, tmp_path / "link.cu") if "macro" in name else (bait,):
         failure = compile_text(baits(path)[name] + GOOD)
+        if name == "has_include through a macro" and isolation().namespace == "ok":
+            assert isinstance(failure, Build)  # as if the file did not exist
+            continue
         assert isinstance(failure, Failure)
         assert failure.code == "build.foreign_include"
         assert BAIT not in failure.model_dump_json()

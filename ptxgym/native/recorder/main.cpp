@@ -32,7 +32,7 @@ void fix_memory_layout(char** arguments) {
     const int current = personality(0xffffffff);
     if (current < 0 || (current & ADDR_NO_RANDOMIZE) != 0) return;
     if (personality(static_cast<unsigned>(current) | ADDR_NO_RANDOMIZE) < 0) return;
-    execv("/proc/self/exe", arguments);  // where this fails, recording goes on with a random layout
+    execv(arguments[0], arguments);  // a path; where this fails, recording goes on with a random layout
 }
 
 __attribute__((noinline)) void clear_stack() {
