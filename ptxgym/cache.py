@@ -15,6 +15,7 @@ evictor and sweeper touch only what they can lock exclusively, and the evictor n
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import functools
 import json
@@ -172,7 +173,7 @@ class Cache:
                 entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 folder.rename(entry)
             except OSError as error:
-                if not entry.is_dir():
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) and not entry.is_dir():
                     raise InfrastructureError(f"cannot store a cache entry at {entry}: {error.strerror}") from error
                 other = self.get(kind, key)
                 if other is not None:

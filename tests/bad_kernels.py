@@ -60,6 +60,8 @@ BAD: dict[str, str | Callable[[Path], str]] = {
     "has_include_outside": has_include_oracle,
     "infinite_template": "template <int N> struct Deep { static constexpr int value = Deep<N + 1>::value + 1; };\n"
     + host("  volatile int depth = Deep<0>::value;"),
+    "endless_constexpr": "constexpr int f(int n) { return f(n + 1); }\n"
+    + host("  constexpr int depth = f(0);\n  (void)depth;"),
     "host_abort": host("  abort();", "#include <cstdlib>\n"),
     "host_exit": host("  exit(0);", "#include <cstdlib>\n"),
     "host_segfault": host("  *reinterpret_cast<volatile int*>(8) = 1;"),

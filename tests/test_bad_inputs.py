@@ -33,7 +33,8 @@ EXPECTED: dict[str, tuple[Status, str, str]] = {
     "include_outside": (Status.REJECTED, "build.foreign_include", "one self-contained file"),
     "incbin_outside": (Status.REJECTED, "build.foreign_include", "one self-contained file"),
     "has_include_outside": (Status.REJECTED, "build.foreign_include", "one self-contained file"),
-    "infinite_template": (Status.COMPILE_ERROR, "build.", "excessive recursion|endless template recursion"),
+    "infinite_template": (Status.COMPILE_ERROR, "build.recursion", "never ends; give it a base case"),
+    "endless_constexpr": (Status.COMPILE_ERROR, "build.recursion", "never ends; give it a base case"),
     "host_abort": (Status.PLAN_ERROR, "plan.host_abort", "abort"),
     "host_exit": (Status.PLAN_ERROR, "plan.host_exit", "returning"),
     "host_segfault": (Status.PLAN_ERROR, "plan.host_fault", "null pointer"),
@@ -63,7 +64,7 @@ EXPECTED: dict[str, tuple[Status, str, str]] = {
     "wrong_output": (Status.WRONG_OUTPUT, "judge.wrong_output", "never written"),
 }
 TAKES_SECONDS = ("host_infinite_loop", "billion_iterations", "infinite_kernel")
-NEVER_BUILT = ("syntax_error", "no_run", "wrong_signature", "incbin_outside", "infinite_template")
+NEVER_BUILT = ("syntax_error", "no_run", "wrong_signature", "incbin_outside", "infinite_template", "endless_constexpr")
 ROUNDS = 50
 BAIT = "#define ORACLE_BAIT_7c1f 1\n"
 

@@ -72,6 +72,15 @@ def judge_outcome(products: Products, text: str, declaration: str, timeout_s: fl
     return _compile_failure(products.said, report, text, declaration), report
 
 
+# How the CUDA front end and g++ say that evaluation at compile time went on for ever.
+_ENDLESS = (
+    "excessive recursion at instantiation",
+    "excessive constexpr function call complexity",
+    "template instantiation depth exceeds",
+    "constexpr' evaluation depth exceeds",
+)
+
+
 def _compile_failure(said: str, report: Report, text: str, declaration: str) -> Failure:
     if not report.errors and report.entry_errors:
         if any(entry.is_linkage_conflict(message) for message in report.entry_errors):
@@ -83,6 +92,10 @@ def _compile_failure(said: str, report: Report, text: str, declaration: str) -> 
         first = next((line for line in said.splitlines() if line.strip()), "the compiler printed nothing")
         details = "; ".join(report.entry_errors) or scrub(first)
         return failure("build.crash", f"The compiler failed without an error of this file: {details}", ())
+    if any(phrase in diagnostic.message for diagnostic in report.diagnostics for phrase in _ENDLESS):
+        at = f" at line {errors[0].line}" if errors[0].line else ""
+        message = f"A template or constexpr function{at} never ends; give it a base case, such as a specialisation"
+        return failure("build.recursion", message, report.diagnostics)
     from_ptxas = errors[0].message.startswith("ptxas: ")
     code = "build.ptxas" if from_ptxas else "build.syntax"
     who = "The assembler of the GPU refused the PTX" if from_ptxas else "The compiler refused the file"
