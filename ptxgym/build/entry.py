@@ -25,6 +25,7 @@ _CONFLICT = re.compile(
     r"|has already been declared in the current scope"
     r"|follows declaration as type"
 )
+_STATEMENT_END = re.compile(r"([;{}])")
 _LINKAGE = re.compile(r"linkage specification is incompatible with previous")
 
 
@@ -67,12 +68,23 @@ def is_linkage_conflict(message: str) -> bool:
 def written_signature(text: str, name: str) -> tuple[str, int] | None:
     """Return how the submission declares the function `name`, on one line, and at which line; None if it does not."""
     code = blank_directives(blank_comments(text))
-    pattern = re.compile(rf"[^;{{}}]*\b{re.escape(name)}\s*\([^;{{}}]*\)\s*(?:noexcept\s*)?[{{;]")
-    matches = list(pattern.finditer(code))
-    for match in sorted(matches, key=lambda m: not m.group().endswith("{")):
-        written = match.group()
-        start = match.start() + len(written) - len(written.lstrip())
-        before = code[: match.start()].rstrip()
-        prefix = 'extern "C" ' if re.search(r'extern\s*"C"\s*\{$', before) else ""
-        return prefix + " ".join(written.rstrip("{;").split()), line_of(code, start)
-    return None
+    called = re.compile(rf"\b{re.escape(name)}\s*\(")
+    parts = _STATEMENT_END.split(code)  # statement, what ends it, statement, … (one pass, whatever the text)
+    declared: int | None = None
+    start = 0
+    for statement, end in zip(parts[::2], parts[1::2], strict=False):
+        head = statement.rstrip().removesuffix("noexcept").rstrip()
+        if end != "}" and head.endswith(")") and called.search(head):
+            if end == "{":
+                return _written(code, start, statement)
+            declared = start if declared is None else declared
+        start += len(statement) + 1
+    return None if declared is None else _written(code, declared, code[declared : code.index(";", declared)])
+
+
+def _written(code: str, start: int, statement: str) -> tuple[str, int]:
+    """Return `statement`, which stands at `start` of `code`, as `written_signature` does."""
+    before = code[:start].rstrip()
+    in_block = before.endswith("{") and re.search(r'extern\s*"C"\s*\Z', before[-40:-1])
+    prefix = 'extern "C" ' if in_block else ""
+    return prefix + " ".join(statement.split()), line_of(code, start + len(statement) - len(statement.lstrip()))

@@ -5,18 +5,21 @@ from __future__ import annotations
 import re
 
 from ptxgym.build.model import KernelResources
+from ptxgym.build.text import ptx_code
 
 Dim3 = tuple[int, int, int]
 
 # PTX ISA 5.2.1 (types) and 10 of 11.1 (performance-tuning directives).
 _TYPE_BYTES = {
     "b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "f16": 2, "b32": 4, "u32": 4, "s32": 4, "f32": 4,
-    "f16x2": 4, "b64": 8, "u64": 8, "s64": 8, "f64": 8, "b128": 16,
+    "bf16": 2, "f16x2": 4, "bf16x2": 4, "b64": 8, "u64": 8, "s64": 8, "f64": 8, "b128": 16,
 }  # fmt: skip
+_HANDLE_BYTES = 8
+"""Of the opaque types (`.texref` and its kin), the only others of parameters."""
 _ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*(?:\(([^)]*)\))?([^{;]*)\{")
 _PARAM = re.compile(
-    r"\.param\s+(?:\.align\s+(?P<align>\d+)\s+)?\.(?P<type>\w+)\s*"
-    r"(?:\.ptr(?:\s*\.\w+)?(?:\s*\.align\s+\d+)?\s*)?[\w$]+\s*(?:\[(?P<count>\d+)\])?"
+    r"\.param\s+(?:\.align\s+(?P<align>\d{1,9})\s+)?\.(?P<type>\w+)\s*"
+    r"(?:\.ptr(?:\s*\.\w+)?(?:\s*\.align\s+\d+)?\s*)?[\w$]+\s*(?:\[(?P<count>\d{1,9})\])?"
 )
 _COMPILING = re.compile(r"Compiling entry function '([^']+)'")
 _FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -28,7 +31,7 @@ def kernel_resources(ptx: str, ptxas_said: str) -> tuple[KernelResources, ...]:
     """Return the resources of every entry function of the module, in the order of the PTX."""
     reported = _reported(ptxas_said)
     kernels = []
-    for name, params, directives in _ENTRY.findall(ptx):
+    for name, params, directives in _ENTRY.findall(ptx_code(ptx)):
         sizes, aligns = _params(params)
         report = reported.get(name, "")
         frame = _FRAME.search(report)
@@ -54,7 +57,7 @@ def kernel_resources(ptx: str, ptxas_said: str) -> tuple[KernelResources, ...]:
 def _params(text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     sizes, aligns = [], []
     for match in _PARAM.finditer(text):
-        size = _TYPE_BYTES[match["type"]]
+        size = _TYPE_BYTES.get(match["type"], _HANDLE_BYTES)
         sizes.append(size * int(match["count"] or 1))
         aligns.append(int(match["align"] or size))
     return tuple(sizes), tuple(aligns)
@@ -62,7 +65,7 @@ def _params(text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 def _triple(directives: str, name: str) -> Dim3 | None:
     """A directive's one to three numbers; missing ones are 1 (PTX ISA 11.1)."""
-    match = re.search(rf"\.{name}\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?", directives)
+    match = re.search(rf"\.{name}\s+(\d{{1,9}})(?:\s*,\s*(\d{{1,9}}))?(?:\s*,\s*(\d{{1,9}}))?", directives)
     if match is None:
         return None
     x, y, z = (int(number or 1) for number in match.groups())

@@ -8,7 +8,7 @@ _COMMENT_OR_LITERAL = re.compile(
     r"""
     //(?:[^\n\\]|\\.|\\\n)*              # line comment, which a backslash continues
   | /\*.*?(?:\*/|\Z)                     # block comment
-  | R"(?P<mark>[^()\\\s]{0,16})\(.*?\)(?P=mark)"   # raw string
+  | R"(?P<mark>[^()\\\s]{0,16})\(.*?(?:\)(?P=mark)"|\Z)   # raw string
   | "(?:[^"\\\n]|\\.|\\\n)*"             # string
   | '(?:[^'\\\n]|\\.)*'                  # character
     """,
@@ -20,6 +20,12 @@ _LITERAL_PATH = re.compile(
     re.MULTILINE,
 )
 _DIRECTIVE = re.compile(r"^[ \t]*#(?:[^\n\\]|\\.|\\\n)*", re.MULTILINE)
+_PTX_COMMENT_OR_STRING = re.compile(r"//[^\n]*+|/\*.*?(?:\*/|\Z)|\"[^\"\n]*+\"", re.DOTALL)
+
+
+def ptx_code(ptx: str) -> str:
+    """Return PTX without comments and strings: inline assembly puts text of the submission's choice into both."""
+    return _PTX_COMMENT_OR_STRING.sub(" ", ptx)
 
 
 def blank_comments(text: str) -> str:

@@ -24,7 +24,7 @@ _HAS = re.compile(rf"__has_(?:include_next|include|embed)\b{_SPACE}\(?{_SPACE}(?
 _PLAIN_HEADER = re.compile(r'[<"][\w.+-]+(?:/[\w.+-]+)*[>"]')
 _MARKER = re.compile(r'^# \d+ "(?P<file>[^"]*)"')
 _TOKEN = re.compile(
-    r'R"(?P<mark>[^()\\\s"]{0,16})\(.*?\)(?P=mark)"|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'|[A-Za-z_]\w*|[{}();]',
+    r'R"(?P<mark>[^()\\\s"]{0,16})\(.*?(?:\)(?P=mark)"|\Z)|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'|[A-Za-z_]\w*|[{}();]',
     re.DOTALL,
 )
 _ASM = frozenset({"asm", "__asm__", "__asm"})

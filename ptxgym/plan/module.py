@@ -7,18 +7,21 @@ import re
 from pathlib import Path
 
 from ptxgym.build.model import Build
+from ptxgym.build.text import ptx_code
 
-# PTX ISA 5.2: sizes of fundamental types.
-_BITS = re.compile(r"\d+")
+# PTX ISA 5.2: sizes of fundamental types. Inline assembly makes much of the text the submission's, so no pattern may
+# take more than linear time on any text, nor read a number that `int` refuses.
+_BITS = re.compile(r"\d{1,9}")
 _LOAD = re.compile(
-    r"\bld\.param(?:\.(?!v\d)\w+(?:::\w+)?)*?(?:\.(?P<vector>v[248]))?\.(?P<type>[busf]\d+|f16x2|bf16x2)\s+[^\[;]*"
-    r"\[\s*(?P<param>[\w$]+_param_\d+)\s*(?:\+\s*(?P<offset>\d+)\s*)?\]"
+    r"\bld\.param(?:\.(?!v\d)\w+(?:::\w+)?)*?(?:\.(?P<vector>v[248]))?\.(?P<type>[busf]\d{1,3}|f16x2|bf16x2)\s+"
+    r"[^\[;]{0,400}\[\s*(?P<param>[\w$]++)\s*(?:\+\s*(?P<offset>\d{1,9})\s*)?\]"
 )
-_DECLARATION = re.compile(r"\.param\s[^,;){]*?[\w$]+_param_\d+(?:\s*\[\d+\])?")
-_NAME = re.compile(r"[\w$]+_param_\d+")
+_DECLARATION = re.compile(r"\.param\s++(?:\.\w++(?:\s++\d++)?+\s*+){0,8}+[\w$]++(?:\s*+\[\d++\])?+")
+_NAME = re.compile(r"[\w$]++")
+_PARAMETER = re.compile(r"_param_\d+\Z")
 _VARIABLE = re.compile(
     r"^[ \t]*(?:\.(?:visible|weak|common|extern)\s+)*\.(?:global|const)\s+(?:\.attribute\([^)]*\)\s*)?"
-    r"(?:\.align\s+\d+\s+)?\.(?P<type>\w+)\s+(?P<name>[\w$]+)\s*(?P<dims>(?:\[\d*\])*)",
+    r"(?:\.align\s+\d+\s+)?\.(?P<type>\w+)\s+(?P<name>[\w$]+)\s*(?P<dims>(?:\[\d{0,18}\])*)",
     re.MULTILINE,
 )
 
@@ -28,13 +31,14 @@ class Module:
 
     def __init__(self, ptx: str) -> None:
         """Scan the text once."""
+        ptx = ptx_code(ptx)
         self._ranges: dict[str, set[tuple[int, int]]] = {}
         for load in _LOAD.finditer(ptx):
             size = _type_bytes(load["type"]) * int((load["vector"] or "v1")[1:])
             start = int(load["offset"] or 0)
             self._ranges.setdefault(load["param"], set()).add((start, start + size))
         rest = _LOAD.sub("", _DECLARATION.sub("", ptx))
-        self._whole = set(_NAME.findall(rest))
+        self._whole = {name for name in _NAME.findall(rest) if _PARAMETER.search(name)}
         self.variables: dict[str, int] = {}
         """Size in bytes of each `.global` and `.const` variable, by mangled name."""
         for variable in _VARIABLE.finditer(ptx):

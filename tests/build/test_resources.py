@@ -74,3 +74,18 @@ def test_agrees_with_the_compiler(compile_text):
     assert (kernel.max_ntid, kernel.cluster) == ((256, 1, 1), (2, 1, 1))
     assert kernel.static_smem_bytes >= 400
     assert kernel.registers > 0
+
+
+def test_comments_and_strings_declare_nothing():
+    ptx = """
+    .visible .entry k(.param .u64 k_param_0, .param .texref k_param_1)
+    { // .entry forged(.param .weird x[7]) .maxntid 5 {
+      /* .entry forged() { */ .pragma ".entry forged() {";
+    }"""
+    (kernel,) = kernel_resources(ptx, "")
+    assert (kernel.name, kernel.param_bytes, kernel.max_ntid) == ("k", (8, 8), None)
+
+
+def test_numbers_that_no_device_has_are_not_read():
+    (kernel,) = kernel_resources(f".entry k(.param .b8 k_param_0[{'0' * 5000}]) .maxntid {'9' * 5000} {{", "")
+    assert kernel.param_bytes == (1,)

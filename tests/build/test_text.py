@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from ptxgym.build.elf import exported_functions
 from ptxgym.build.entry import entry_name, translation_unit, written_signature
-from ptxgym.build.text import blank_comments, blank_directives, line_of, literal_foreign_path
+from ptxgym.build.text import blank_comments, blank_directives, line_of, literal_foreign_path, ptx_code
 from ptxgym.build.unconfined import foreign_file_in, has_host_assembly
 
 
@@ -144,3 +144,32 @@ def test_exported_functions_needs_an_elf_file(tmp_path):
     (tmp_path / "x").write_text("no")
     with pytest.raises(ValueError, match="not a 64-bit"):
         exported_functions(tmp_path / "x")
+
+
+LONG = 256 * 1024  # the largest submission; quadratic time would exceed the suite's limit
+
+
+@pytest.mark.parametrize("unit", ["a ", 'R"(', "run ", "run(", "//", '"\n', "{"])
+def test_long_texts_take_linear_time(unit):
+    text = unit * (LONG // len(unit))
+    assert len(blank_comments(text)) == len(text)
+    assert literal_foreign_path(text) is None
+    assert written_signature(text, "run") is None
+
+
+def test_an_open_raw_string_hides_the_rest():
+    assert blank_comments('R"(a // b') == 'R"(a // b'
+
+
+@pytest.mark.parametrize(
+    ("ptx", "code"),
+    [
+        ("a // .entry k(\nb", "a  \nb"),
+        ("a /* .entry k(\n */ b", "a   b"),
+        ('.pragma ".entry k";', ".pragma  ;"),
+        ('.file 1 "a//b" c', ".file 1   c"),
+        ("/* open", " "),
+    ],
+)
+def test_ptx_code(ptx, code):
+    assert ptx_code(ptx) == code

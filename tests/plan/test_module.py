@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ptxgym.build import Build
 from ptxgym.plan.module import Module, module_of
 
@@ -52,3 +54,18 @@ def test_a_real_module(features_build: Build) -> None:
     padded = next(k.name for k in features_build.kernels if "padded" in k.name)
     mask = module.used(padded, 0, 32)
     assert mask is not None and not any(mask[1:8]) and not any(mask[18:24]) and all(mask[8:16])
+
+
+def test_comments_are_no_code() -> None:
+    module = Module("// ld.param.u8 %r1, [kernel_param_0];\n/* kernel_param_0 */ .param .u64 kernel_param_0\n")
+    assert module.used("kernel", 0, 16) == bytes(16)
+
+
+@pytest.mark.parametrize("unit", ["_", "$", ".param ", ".param a", "ld.param.u32 ", "ld.param.a", "_param_1", "\n"])
+def test_long_texts_take_linear_time(unit: str) -> None:
+    text = unit * (2**20 // len(unit))  # quadratic time would exceed the suite's limit
+    assert Module(text).variables == {}
+
+
+def test_offsets_that_no_kernel_has_make_the_parameter_whole() -> None:
+    assert Module(f"ld.param.u8 %r1, [kernel_param_0+{'0' * 5000}];").used("kernel", 0, 16) is None
