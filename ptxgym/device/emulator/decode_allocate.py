@@ -3,7 +3,8 @@
 PTX has thousands of virtual registers, and a warp's file must stay in cache. The result is exact, for each thread as
 for the finding of hazards:
 - a thread's path decides what it needs and lanes never share storage, so liveness of one thread is enough;
-- a register that may be read before it is written lives from the start of the kernel, hence still reads as zero;
+- a register that may be read before it is written lives from the start of the kernel, hence still reads as the core's
+  poison;
 - registers of asynchronous matrix instructions, constants and special registers keep places of their own;
 - a place is free only after the instruction that last reads it, so no instruction sees new aliases of its operands.
 """

@@ -117,8 +117,12 @@ Step fence(Cta& cta, Warp& w, const Inst& inst, uint32_t) {
   if (cta.shadow) cta.shadow->fence(w, cta.index_of(inst));
   return Step::Next;
 }
+// fence.proxy.async::generic orders one way only, towards the asynchronous proxy, which is the way that matters here.
+bool orders_shared_memory(int64_t proxy) {
+  return proxy == FP_ASYNC || proxy == FP_ASYNC_SHARED || proxy == FP_ASYNC_GENERIC;
+}
 Step proxy_fence(Cta& cta, Warp& w, const Inst& inst, uint32_t) {
-  if (cta.shadow && (inst.imm == FP_ASYNC || inst.imm == FP_ASYNC_SHARED))
+  if (cta.shadow && orders_shared_memory(inst.imm))
     cta.shadow->proxy_fence(w, cta.index_of(inst));
   return Step::Next;
 }

@@ -58,10 +58,12 @@ double round_integral(double value, Rounding rounding) {
   }
 }
 
-uint64_t float_to_integer(double value, uint8_t type, Rounding rounding) {
-  if (value != value) return 0;
-  const double whole = round_integral(value, rounding);
+// A NaN becomes zero, except where source or result has 64 bits: there it is the result's highest bit (PTX ISA 9.7.9.21;
+// an H200 does so).
+uint64_t float_to_integer(double value, uint8_t type, uint8_t from, Rounding rounding) {
   const int n = integer_bits(type);
+  if (value != value) return from == T_F64 || n == 64 ? 1ull << (n - 1) : 0;
+  const double whole = round_integral(value, rounding);
   if (is_signed(type)) {
     const double limit = std::ldexp(1.0, n - 1);
     if (whole >= limit) return (1ull << (n - 1)) - 1;
@@ -107,7 +109,7 @@ uint64_t float_result(double value, uint8_t type, uint32_t flags, Rounding round
   switch (type) {
     case T_F16: return encode<HalfFormat>(value, rounding, false);
     case T_BF16: return encode<BrainFormat>(value, rounding, false);
-    case T_TF32: return value != value ? NAN_F32 : encode<Tf32Format>(value, rounding, saturate) << 13;
+    case T_TF32: return encode<Tf32Format>(value, rounding, saturate) << 13;
     case T_F64: return value != value ? NAN_F64 : bits_as<uint64_t>(value);
     default: {  // the caller has set the host's rounding mode
       const float narrow = static_cast<float>(value);
@@ -124,7 +126,7 @@ uint64_t converted(uint64_t bits, const Inst& inst) {
   if (is_integer(from)) {
     const uint64_t value = extended(bits, from);
     if (is_integer(to)) return (inst.flags & F_SAT) ? clamp_integer(value, from, to) : value;
-    if (to == T_F64) {  // one rounding, in the host's mode: both parts are exact
+    if (to == T_F64 && !(inst.flags & F_SAT)) {  // one rounding, in the host's mode: both parts are exact
       if (is_signed(from)) return bits_as<uint64_t>(static_cast<double>(static_cast<int64_t>(value)));
       return bits_as<uint64_t>(static_cast<double>(static_cast<int64_t>(value >> 32)) * 0x1p32 +
                                static_cast<double>(static_cast<int64_t>(value & 0xffffffffu)));
@@ -132,7 +134,7 @@ uint64_t converted(uint64_t bits, const Inst& inst) {
     return float_result(sticky_double(value, is_signed(from)), to, inst.flags, rounding);
   }
   const double value = float_source(bits, from, inst.flags & F_FTZ);
-  if (is_integer(to)) return float_to_integer(value, to, rounding);
+  if (is_integer(to)) return float_to_integer(value, to, from, rounding);
   const double whole = to_integral(inst.flags) ? std::copysign(round_integral(value, rounding), value) : value;
   return float_result(whole, to, inst.flags, rounding);
 }

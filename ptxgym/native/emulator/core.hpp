@@ -248,7 +248,7 @@ struct Slot {
 struct Program {
   Kernel kernel;
   std::vector<Slot> slots;
-  std::vector<uint8_t> warp_image;  // registers of a fresh warp: constants in place, everything else zero
+  std::vector<uint8_t> warp_image;  // registers of a fresh warp: constants in place, everything else poison
   bool needs_tensor_state = false;  // some instruction belongs to an asynchronous engine
   std::string error;                // not empty: names the instruction that has no handler
   explicit Program(const Kernel&);

@@ -126,7 +126,7 @@ Step test_property(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
       case 1: return x == INFINITE;
       case 2: return x <= INFINITE;
       case 3: return x > INFINITE;
-      case 4: return x >= SMALLEST_NORMAL && x < INFINITE;
+      case 4: return x == 0 || (x >= SMALLEST_NORMAL && x < INFINITE);  // zeros count as normal
       default: return x != 0 && x < SMALLEST_NORMAL;
     }
   });

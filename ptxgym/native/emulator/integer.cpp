@@ -144,7 +144,7 @@ struct Mad24HiSat {
   }
 };
 
-// Division by zero is machine specific in PTX: all ones, and the dividend as remainder. MIN / -1 wraps.
+// Division by zero is machine specific in PTX: quotient and remainder are all ones on an H200. MIN / -1 wraps.
 struct Div {
   template <class V>
   static V apply(V a, V b) {
@@ -157,7 +157,7 @@ struct Div {
 struct Rem {
   template <class V>
   static V apply(V a, V b) {
-    if (b == 0) return a;
+    if (b == 0) return static_cast<V>(~V{0});
     if constexpr (IS_SIGNED<V>)
       if (b == -1) return 0;
     return static_cast<V>(a % b);

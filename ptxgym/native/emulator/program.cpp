@@ -3,6 +3,10 @@
 
 namespace {
 
+// What a register holds that nothing has written: NaN in every float format, so that a forgotten zero is seen in the
+// results. Its predicates are true.
+constexpr uint8_t REGISTER_POISON = 0xff;
+
 const char* const OP_NAMES[] = {
 #define OP(name) #name,
 #include "ops.def"
@@ -54,7 +58,7 @@ Program::Program(const Kernel& k) : kernel(k) {
 }
 
 void Program::refresh_constants() {
-  warp_image.assign((static_cast<size_t>(kernel.reg_bytes) + 63) / 64 * 64, 0);
+  warp_image.assign((static_cast<size_t>(kernel.reg_bytes) + 63) / 64 * 64, REGISTER_POISON);
   for (int64_t i = 0; i < kernel.nconst; ++i) {
     const Const& c = kernel.consts[i];
     uint8_t* at = warp_image.data() + c.offset;

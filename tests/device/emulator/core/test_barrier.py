@@ -240,3 +240,22 @@ def test_barrier_in_one_branch() -> None:
 def test_exited_threads_do_not_count_for_a_barrier_of_the_whole_cta() -> None:
     done = go(f"{WARP} setp.eq.u32 %p2, %r30, 0; mov.u32 %r20, 1; @%p2 exit; bar.sync 0;", 128)
     assert done.launch.outcome == Outcome.OK
+
+
+PUBLISHING = [
+    "fence.proxy.async;", "fence.proxy.async.shared::cta;", "fence.proxy.async.shared::cluster;",
+    "fence.proxy.async::generic.release.sync_restrict::shared::cta.cluster;",
+    "fence.proxy.async::generic.acquire.sync_restrict::shared::cluster.cluster;",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fence", [*PUBLISHING, "fence.proxy.async.global;", "fence.proxy.alias;", "fence.acq_rel.cta;", ""])
+def test_which_fences_show_stores_to_bulk_copies(fence: str) -> None:
+    body = f"""
+      .shared .align 16 .b8 sm[16]; setp.ne.u32 %p1, %r0, 0; @%p1 bra DONE; st.shared.u32 [sm], 7; st.shared.u32 [sm+4], 8; st.shared.v2.u32 [sm+8], {{%r0, %r0}};
+      {fence} mov.u32 %r10, sm; cp.async.bulk.global.shared::cta.bulk_group [%rd0], [%r10], 16; cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;
+    DONE:
+    """
+    done = run(kernel(body), {"out": np.zeros(4, "<u4")})
+    assert done.words().tolist() == [7, 8, 0, 0]
+    assert (done.codes == []) == (fence in PUBLISHING), done.codes

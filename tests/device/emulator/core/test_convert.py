@@ -78,8 +78,8 @@ def test_floats_become_integers(result: str, source: str, mode: str) -> None:
 
     def reference(bits: int) -> int:
         value = form.value(bits)
-        if value != value:
-            return 0
+        if value != value:  # as an H200
+            return -(1 << bits_of(result) - 1) if source == "f64" or result in ("s64", "u64") else 0
         if isinstance(value, float):
             return high if value > 0 else low
         return max(low, min(high, to_integral(value, mode)))
@@ -200,7 +200,6 @@ def test_tf32_rounds_ties_away() -> None:
     f32 = FORMATS["f32"]
 
     def reference(bits: int) -> int:
-        value = f32.value(bits)
-        return 0x7FFFFFFF if value != value else TF32.encode(value, "rna", f32.negative(bits)) << 13
+        return TF32.encode(f32.value(bits), "rna", f32.negative(bits)) << 13  # the 13 low bits are zero in a NaN too
 
     compare("cvt.rna.tf32.f32 %d, %a;", "b32", "f32", reference, (0x3F801000, 0x3F803000, 0x3F800FFF))

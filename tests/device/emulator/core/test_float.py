@@ -245,7 +245,8 @@ def test_signs_and_properties() -> None:
         "finite": [1, 0, 1, 0],
         "notanumber": [0, 1, 0, 0],
         "infinite": [0, 0, 0, 1],
-        "normal": [0, 0, 1, 0],
+        "normal": [1, 0, 1, 0],
+        "subnormal": [0, 0, 0, 0],
     }.items():
         got = apply(f"testp.{name}.f32 %q, %a; selp.b32 %d, 1, 0, %q;", "u32", ["f32"], bits)
         assert got.tolist()[:4] == want, name

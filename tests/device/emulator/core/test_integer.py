@@ -56,7 +56,7 @@ def divide(a: int, b: int) -> int:
 
 
 def remainder(a: int, b: int) -> int:
-    return a if b == 0 else a - b * divide(a, b)
+    return -1 if b == 0 else a - b * divide(a, b)  # by zero: as an H200
 
 
 TYPES = ("u16", "s16", "u32", "s32", "u64", "s64")

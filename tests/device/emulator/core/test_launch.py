@@ -74,6 +74,21 @@ def test_the_first_cta_that_faults_is_reported() -> None:
     assert done.launch.outcome == Outcome.RUNTIME_FAULT and done.records[0]["cta"] == 7
 
 
+def test_registers_that_nothing_wrote_hold_a_nan() -> None:
+    """In every CTA and lane alike, in every width; a register that is written under a guard keeps it elsewhere."""
+    body = """
+      .reg .b32 %a; .reg .b64 %b; .reg .b16 %c; .reg .f32 %f; .reg .f64 %g; .reg .pred %q; .reg .b32 %n; .reg .b64 %w;
+      setp.lt.u32 %p1, %r0, 16; @%p1 mov.b32 %a, 5; mul.wide.u32 %rd9, %r3, 32; add.s64 %rd9, %rd0, %rd9;
+      cvt.u32.u16 %n, %c; st.global.b32 [%rd9], %a; st.global.b32 [%rd9+4], %n; st.global.b64 [%rd9+8], %b;
+      testp.notanumber.f32 %p2, %f; testp.notanumber.f64 %p3, %g; selp.u32 %r11, 1, 0, %p2; selp.u32 %r12, 1, 0, %p3; selp.u32 %r13, 1, 0, %q;
+      st.global.v2.u32 [%rd9+16], {%r11, %r12}; st.global.u32 [%rd9+24], %r13;
+    """
+    done = same(kernel(body), {"out": np.zeros(8 * 32 * 6, "<u4")}, grid=6)
+    got = done.words().reshape(6, 32, 8)
+    assert np.unique(got[:, :16, 0]).tolist() == [5] and np.unique(got[:, 16:, 0]).tolist() == [0xFFFFFFFF]
+    assert np.unique(got[..., 1:7].reshape(-1, 6), axis=0).tolist() == [[0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 1, 1, 1]]
+
+
 # ---- communicating CTAs
 
 
