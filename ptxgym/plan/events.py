@@ -13,7 +13,15 @@ from ptxgym.verdict import Value
 Address = Annotated[int, Field(ge=0, lt=1 << 64)]
 Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 Hex = Annotated[str, Field(pattern=r"^([0-9a-f]{2})*$")]
-Name = Annotated[str, Field(max_length=4096)]
+Text = Annotated[str, Field(pattern=r"^[ -~]*$", max_length=4096)]
+"""Printable ASCII, which is all that the recorder writes: the text is shown."""
+Extents = Annotated[list[Count], Field(max_length=5)]
+
+
+MAX_PARAMETERS = 32_764
+"""Bytes of parameters that a kernel may have (PTX ISA 5.1.6), and so of its parameters."""
+MAX_ERRORS = 16
+"""Failed calls that are kept; the recorder notes no more either."""
 
 
 class Event(Value):
@@ -33,7 +41,7 @@ class RawBuffer(Event):
     """An allocation."""
 
     event: Literal["buffer"]
-    name: Name
+    name: Text
     role: Literal["argument", "workspace", "symbol"]
     address: Address
     bytes: Count
@@ -43,48 +51,48 @@ class RawFree(Event):
     """A workspace was freed."""
 
     event: Literal["free"]
-    name: Name
+    name: Text
 
 
 class RawTensorMap(Event):
     """A tensor map was encoded; its index is its place among these events."""
 
     event: Literal["tensor_map"]
-    data_type: Name
+    data_type: Text
     address: Address
-    global_dim: list[Count]
-    global_strides_bytes: list[Count]
-    box_dim: list[Count]
-    element_strides: list[Count]
-    interleave: Name
-    swizzle: Name
-    l2_promotion: Name
-    oob_fill: Name
+    global_dim: Extents
+    global_strides_bytes: Extents
+    box_dim: Extents
+    element_strides: Extents
+    interleave: Text
+    swizzle: Text
+    l2_promotion: Text
+    oob_fill: Text
 
 
 class RawFunction(Event):
     """A function attribute was set."""
 
     event: Literal["function"]
-    kernel: Name
+    kernel: Text
     attribute: Literal["max_dynamic_smem_bytes", "preferred_smem_carveout", "non_portable_cluster"]
-    value: int
+    value: Annotated[int, Field(ge=-(1 << 31), lt=1 << 31)]
 
 
 class RawLaunch(Event):
     """A kernel launch."""
 
     event: Literal["launch"]
-    kernel: Name
+    kernel: Text
     grid: list[Count] = Field(min_length=3, max_length=3)
     block: list[Count] = Field(min_length=3, max_length=3)
     dynamic_smem_bytes: Count
-    cluster: list[Count]
+    cluster: list[Count] = Field(max_length=3)
     """Empty where there is none."""
     cooperative: bool
     programmatic: bool
     stream: Count
-    params: list[Hex]
+    params: list[Hex] = Field(max_length=MAX_PARAMETERS)
 
 
 class RawMemset(Event):
@@ -121,9 +129,9 @@ class ApiError(Event):
     """A call failed as on a real device."""
 
     event: Literal["api_error"]
-    call: Name
-    error: Name
-    why: Name
+    call: Text
+    error: Text
+    why: Text
 
 
 class Failed(Event):
@@ -132,7 +140,7 @@ class Failed(Event):
     event: Literal["failure"]
     status: Literal["plan_error", "launch_error"]
     code: Annotated[str, Field(pattern=r"^(plan|launch|infra)\.[a-z_]+$", max_length=60)]
-    message: Annotated[str, Field(max_length=4096)]
+    message: Text
 
 
 class End(Event):
@@ -212,7 +220,8 @@ def parse_record(record: bytes) -> Recording:
             case RawFunction():
                 recording.functions.append(event)
             case ApiError():
-                recording.errors.append(event)
+                if len(recording.errors) < MAX_ERRORS:
+                    recording.errors.append(event)
             case Failed():
                 recording.failed = event
                 return recording

@@ -5,17 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ptxgym.build.model import Build, KernelResources
-from ptxgym.plan.model import Blob, BufferRef, Copy, Dim3, Launch, LaunchPlan, Memset, PointerRef, TensorMap, Upload
+from ptxgym.plan.model import (
+    Blob,
+    BufferRef,
+    Copy,
+    Dim3,
+    FunctionAttributes,
+    Launch,
+    LaunchPlan,
+    Memset,
+    PointerRef,
+    TensorMap,
+    Upload,
+)
 from ptxgym.plan.module import module_of
 from ptxgym.plan.profile import DeviceProfile
 
 MAX_OPERATIONS = 20_000
 MAX_TENSOR_MAPS = 4096
 MAX_STREAMS = 4096
+MAX_BUFFERS = 8192
 MAX_WORKSPACE_BYTES = 4 << 30
 """Sum of all workspaces: replay gives each its own range."""
 MAX_UPLOAD_BYTES = 16 << 20
 """Sum of all uploads."""
+MAX_MODULE_BYTES = 1 << 30
+"""Sum of all variables of the module: they are restored before each replay."""
 TENSOR_MAP_BYTES = 128
 
 _GRID_LIMIT: Dim3 = (2**31 - 1, 65535, 65535)
@@ -54,8 +69,7 @@ class _Checker:
         for index, tensor_map in enumerate(plan.tensor_maps):
             yield from self._tensor_map(tensor_map, f"tensor map {index}")
         for function in plan.functions:
-            if function.kernel not in self._kernels:
-                yield f"attributes of kernel {function.kernel}, which the build does not have"
+            yield from self._function(function)
         for index, operation in enumerate(plan.operations):
             where = f"operation {index}"
             match operation:
@@ -76,6 +90,11 @@ class _Checker:
             yield f"{len(plan.operations)} operations, more than {MAX_OPERATIONS}"
         if len(plan.tensor_maps) > MAX_TENSOR_MAPS:
             yield f"{len(plan.tensor_maps)} tensor maps, more than {MAX_TENSOR_MAPS}"
+        if len(plan.buffers) > MAX_BUFFERS:
+            yield f"{len(plan.buffers)} buffers, more than {MAX_BUFFERS}"
+        variables = sum(module_of(self._build).variables.values())
+        if variables > MAX_MODULE_BYTES:
+            yield f"{variables} bytes of module variables, more than {MAX_MODULE_BYTES}"
         workspace = sum(b.size_bytes for b in plan.buffers if b.role == "workspace")
         if workspace > MAX_WORKSPACE_BYTES:
             yield f"{workspace} bytes of workspace, more than {MAX_WORKSPACE_BYTES}"
@@ -92,6 +111,14 @@ class _Checker:
                 yield f"buffer {buffer.name} has {buffer.size_bytes} bytes"
             if buffer.role == "symbol" and variables.get(buffer.name) != buffer.size_bytes:
                 yield f"variable {buffer.name} of {buffer.size_bytes} bytes is not in the PTX with that size"
+
+    def _function(self, function: FunctionAttributes) -> Iterator[str]:
+        if function.kernel not in self._kernels:
+            yield f"attributes of kernel {function.kernel}, which the build does not have"
+        if not 0 <= function.max_dynamic_smem_bytes <= self._profile.smem_optin_bytes:
+            yield f"{function.max_dynamic_smem_bytes} bytes of shared memory allowed to kernel {function.kernel}"
+        if not -1 <= function.preferred_smem_carveout <= 100:
+            yield f"a carve-out of {function.preferred_smem_carveout} % for kernel {function.kernel}"
 
     def _range(self, ref: BufferRef, size_bytes: int, where: str) -> Iterator[str]:
         size = self._sizes.get(ref.buffer)
@@ -184,6 +211,8 @@ class _Checker:
         except ValueError:
             yield f"{where}: its bytes are not hexadecimal"
             return
+        if 2 * size != len(blob.data):  # `fromhex` skips white space
+            yield f"{where}: its bytes are not hexadecimal"
         end = 0
         for ref in blob.refs:
             ref_bytes = 8 if isinstance(ref, PointerRef) else TENSOR_MAP_BYTES

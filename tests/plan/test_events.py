@@ -7,9 +7,13 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ptxgym.plan.events import MAX_LINES, parse_record
+from ptxgym.plan.events import MAX_ERRORS, MAX_LINES, MAX_PARAMETERS, parse_record
 
 START = b'{"event":"start","confined":true}\n'
+LAUNCH = {
+    "event": "launch", "kernel": "k", "grid": [1, 1, 1], "block": [1, 1, 1], "dynamic_smem_bytes": 0, "cluster": [],
+    "cooperative": False, "programmatic": False, "stream": 0, "params": [],
+}  # fmt: skip
 END = b'{"event":"end"}\n'
 
 
@@ -33,9 +37,25 @@ def test_wrong_types_unknown_fields_and_codes_are_malformed() -> None:
         {"event": "upload", "target": 1, "data": "abc", "stream": 0},
         {"event": "failure", "status": "ok", "code": "plan.x", "message": ""},
         {"event": "failure", "status": "plan_error", "code": "../x", "message": ""},
+        {"event": "failure", "status": "plan_error", "code": "plan.x", "message": "\x1b[2J"},
+        {"event": "api_error", "call": "a", "error": "b", "why": "c\nd"},
+        {"event": "function", "kernel": "k", "attribute": "max_dynamic_smem_bytes", "value": 1 << 31},
+        {"event": "free", "name": "a" * 4097},
+        {**LAUNCH, "cluster": [1, 1, 1, 1]},
+        {**LAUNCH, "grid": [1, 1]},
+        {**LAUNCH, "params": [""] * (MAX_PARAMETERS + 1)},
         {"event": "other"},
     ):
         assert parse_record(START + json.dumps(line).encode() + b"\n" + END).malformed is not None, line
+
+
+def test_a_launch_is_accepted() -> None:
+    assert parse_record(START + json.dumps(LAUNCH).encode() + b"\n" + END).malformed is None
+
+
+def test_only_the_first_failed_calls_are_kept() -> None:
+    line = b'{"event":"api_error","call":"a","error":"b","why":"c"}\n'
+    assert len(parse_record(START + line * (2 * MAX_ERRORS) + END).errors) == MAX_ERRORS
 
 
 def test_too_many_lines() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ptxgym.build import Build
-from ptxgym.plan import LaunchPlan, device_profile, problems
+from ptxgym.plan import LaunchPlan, device_profile, problems, validate
 from tests.plan.conftest import Recorder, planned
 
 Edit = tuple[int, tuple[str | int, ...], Any, str]
@@ -48,6 +48,10 @@ EDITS: list[Edit] = [
     (12, ("operations", 0, "value"), 256, "value 256"),
     (12, ("operations", 0, "count"), 4097, "4097 bytes at offset 0 of B"),
     (14, ("functions", 0, "kernel"), "missing", "attributes of kernel missing"),
+    (14, ("functions", 0, "max_dynamic_smem_bytes"), 1 << 40, "1099511627776 bytes of shared memory allowed"),
+    (14, ("functions", 0, "max_dynamic_smem_bytes"), -1, "-1 bytes of shared memory allowed"),
+    (14, ("functions", 0, "preferred_smem_carveout"), 101, "carve-out of 101 %"),
+    (1, ("operations", 0, "params", 0, "data"), " 0" * 32, "not hexadecimal"),
 ]
 
 
@@ -64,6 +68,19 @@ def test_a_broken_field_is_named(features: Recorder, features_build: Build, inde
     place[path[-1]] = value
     found = list(problems(LaunchPlan.model_validate(document), features_build, device_profile("h100")))
     assert any(fragment in problem for problem in found), found
+
+
+def test_too_large_a_module(features: Recorder, features_build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = planned(features(1))
+    monkeypatch.setattr(validate, "MAX_MODULE_BYTES", 287)  # coefficients and scratch have 32 + 256
+    found = list(problems(plan, features_build, device_profile("h100")))
+    assert any("bytes of module variables, more than 287" in problem for problem in found), found
+
+
+def test_too_many_buffers(features: Recorder, features_build: Build) -> None:
+    plan = planned(features(1))
+    many = plan.model_copy(update={"buffers": plan.buffers * 8192})
+    assert any("buffers, more than 8192" in p for p in problems(many, features_build, device_profile("h100")))
 
 
 def test_too_many_operations(features: Recorder, features_build: Build) -> None:
