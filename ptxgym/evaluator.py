@@ -57,17 +57,22 @@ class Evaluator:
 
         Args:
             device: `auto`, `emulator`, `cuda`, or a device of the caller's.
-            secret: From which inputs and hidden shapes are drawn; by default the run's (`PTXGYM_SECRET`, or random).
+            secret: From which inputs and hidden shapes are drawn; by default the run's (`PTXGYM_SECRET`, or one drawn
+                now, which processes started from here on share).
             epoch: Evaluations of one epoch share their conditions.
             cache: Where builds are kept; by default the user's cache.
             random_schedules: Adversarial schedules with random completion, beside the lazy one.
 
         Raises:
-            UsageError: if `device` is unknown or not available.
+            UsageError: if `device` is unknown or not available, or the secret is empty.
         """
         if isinstance(device, str):
             check_device(device)
         self._chosen = device
+        if secret is None:
+            secret = run_secret()  # here, so that vector environments fork or spawn with it
+        if not secret:
+            raise UsageError("the secret is empty, so that anyone could compute the inputs; pass one, or None")
         self._secret = secret.encode() if isinstance(secret, str) else secret
         self._epoch = epoch
         self._cache = cache
@@ -175,7 +180,7 @@ class Evaluator:
             raise UsageError(
                 "workload 'hardware' is timed on a GPU; the emulator judges on 'emulation' (the default) or 'schedules'"
             )
-        return conditions(task, workload, self._epoch, self._secret or run_secret())
+        return conditions(task, workload, self._epoch, self._secret)
 
     def _started(self) -> pipeline.Setting:
         """Return the setting, with the device started at the first call."""

@@ -225,6 +225,15 @@ def test_secret_does_not_reach_the_host_code_of_a_submission() -> None:
     assert judge(ScriptedDevice(family="fma"), text).status is Status.OK
 
 
+def test_processes_started_before_the_first_evaluation_share_the_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PTXGYM_SECRET")
+    with Evaluator(ScriptedDevice()) as evaluator:
+        assert len(os.environ["PTXGYM_SECRET"]) == 64
+        drawn = evaluator.evaluate(TEXT, "gemm").provenance.conditions
+    with Evaluator(ScriptedDevice()) as other:  # as in a process that inherits the environment
+        assert other.evaluate(TEXT, "gemm").provenance.conditions == drawn
+
+
 def test_usage_errors_name_the_value_and_the_way_out() -> None:
     with Evaluator(ScriptedDevice()) as evaluator:
         with pytest.raises(UnknownNameError, match="gemm"):
@@ -243,6 +252,8 @@ def test_usage_errors_name_the_value_and_the_way_out() -> None:
         Evaluator("cuda")
     with pytest.raises(UsageError, match="'gpu'"):
         Evaluator("gpu")
+    with pytest.raises(UsageError, match="secret is empty"):
+        Evaluator(ScriptedDevice(), secret="")
 
 
 def test_shared_evaluator_lives_as_long_as_someone_holds_it() -> None:

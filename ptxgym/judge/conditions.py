@@ -10,6 +10,7 @@ import hashlib
 import hmac
 import os
 import secrets
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -58,11 +59,16 @@ def run_secret() -> bytes:
 
     Nothing that runs a submission may inherit the variable: who knows it can compute the inputs.
     """
-    text = os.environ.get(SECRET_VARIABLE)
-    if not text:
-        text = secrets.token_hex(32)
-        os.environ[SECRET_VARIABLE] = text
+    with _DRAWING:
+        text = os.environ.get(SECRET_VARIABLE)
+        if not text:
+            text = secrets.token_hex(32)
+            os.environ[SECRET_VARIABLE] = text
     return text.encode()
+
+
+_DRAWING = threading.Lock()
+os.register_at_fork(before=_DRAWING.acquire, after_in_parent=_DRAWING.release, after_in_child=_DRAWING.release)
 
 
 def secret_hash(secret: bytes | None = None) -> str:

@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import weakref
 from collections.abc import Iterator
@@ -32,6 +31,8 @@ START_LIMIT_S = 60.0
 MAX_JOBS = 500
 """A worker that has run so many is replaced."""
 MAX_RSS_BYTES = 3 * 1024**3
+INHERITED = ("PATH", "LD_LIBRARY_PATH", "PYTHONHOME", "LANG", "LC_ALL")
+"""What a worker gets of the environment: enough to start Python, and neither the run's secret nor anyone's keys."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Worker:
         self._arena_file = os.memfd_create("ptxgym-arena", os.MFD_CLOEXEC)
         os.ftruncate(self._arena_file, mmap.PAGESIZE)
         self._arena: mmap.mmap | None = None
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the worker)
+        self._stderr = os.fdopen(os.memfd_create("ptxgym-stderr", os.MFD_CLOEXEC), "w+b")  # /tmp may be full
         self._stream, theirs = socket.socketpair()
         self.jobs = 0
         self.peak_rss_bytes = 0
@@ -64,10 +65,11 @@ class Worker:
             str(theirs.fileno()), str(self._arena_file), str(library),
         ]  # fmt: skip
         package = str(Path(__file__).parents[3])
-        paths = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = {name: os.environ[name] for name in INHERITED if name in os.environ}
+        environment["PYTHONPATH"] = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
         self._process = subprocess.Popen(
             command, pass_fds=(theirs.fileno(), self._arena_file), stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL, stderr=self._stderr, env={**os.environ, "PYTHONPATH": paths},
+            stdout=subprocess.DEVNULL, stderr=self._stderr, env=environment,
         )  # fmt: skip
         theirs.close()
         self._receive(START_LIMIT_S)

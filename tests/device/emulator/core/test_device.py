@@ -20,6 +20,7 @@ from ptxgym.cache import Cache
 from ptxgym.device.emulator import tensor_map
 from ptxgym.device.emulator.device import EmulatorDevice
 from ptxgym.device.emulator.placement import place
+from ptxgym.device.emulator.pool import Worker
 from ptxgym.device.protocol import Bytes, Execution, RunOptions
 from ptxgym.errors import InfrastructureError, UsageError, WorkerDied
 from ptxgym.plan.model import (
@@ -294,3 +295,15 @@ def test_runs_from_many_threads_share_workers(build: Build) -> None:
     assert all(isinstance(result, Execution) for result in results) and len(results) == 6
     assert len(device._pool._idle) <= 6
     device.close()
+
+
+def test_a_worker_inherits_neither_the_secret_nor_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PTXGYM_SECRET", "not for device code")
+    monkeypatch.setenv("SOME_API_KEY", "nor this")
+    worker = Worker(native.library("emulator"))
+    try:
+        held = Path(f"/proc/{worker._process.pid}/environ").read_bytes()
+        assert b"not for device code" not in held and b"SOME_API_KEY" not in held
+        assert b"PYTHONPATH=" in held
+    finally:
+        worker.close()
