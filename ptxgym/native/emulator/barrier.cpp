@@ -78,12 +78,17 @@ bool arrive(Cta& cta, Warp& w, const Inst& inst, uint32_t mask, uint32_t id, uin
   return true;
 }
 
+// The lanes of `left` that name the same barrier as the first of them.
+uint32_t lanes_of_first(Warp& w, const Inst& inst, uint32_t left) {
+  const auto* ids = w.reg<uint32_t>(inst.a);
+  const uint32_t id = ids[first_lane(left)];
+  return left & lanes_where([=](int l) { return ids[l] == id; });
+}
+
 Step sync(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
-  for (uint32_t left = mask; left;) {  // lanes may name different barriers
+  for (uint32_t left = mask; left;) {
     const int lane = first_lane(left);
-    const uint32_t id = w.reg<uint32_t>(inst.a)[lane];
-    uint32_t lanes = 0;
-    for_lanes(left, [&](int l) { lanes |= static_cast<uint32_t>(w.reg<uint32_t>(inst.a)[l] == id) << l; });
+    const uint32_t id = w.reg<uint32_t>(inst.a)[lane], lanes = lanes_of_first(w, inst, left);
     left &= ~lanes;
     const bool counted = inst.b >= 0;
     if (!arrive(cta, w, inst, lanes, id, counted ? w.reg<uint32_t>(inst.b)[lane] : 0, counted)) return Step::Fault;
@@ -106,10 +111,13 @@ Step sync(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
 }
 
 Step arrive_only(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
-  const int lane = first_lane(mask);
-  const uint32_t id = w.reg<uint32_t>(inst.a)[lane];
-  if (!arrive(cta, w, inst, mask, id, w.reg<uint32_t>(inst.b)[lane], true)) return Step::Fault;
-  check_complete(cta, static_cast<int>(id));
+  for (uint32_t left = mask; left;) {
+    const int lane = first_lane(left);
+    const uint32_t id = w.reg<uint32_t>(inst.a)[lane], lanes = lanes_of_first(w, inst, left);
+    left &= ~lanes;
+    if (!arrive(cta, w, inst, lanes, id, w.reg<uint32_t>(inst.b)[lane], true)) return Step::Fault;
+    check_complete(cta, static_cast<int>(id));
+  }
   return Step::Next;
 }
 

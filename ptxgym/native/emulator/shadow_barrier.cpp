@@ -145,6 +145,7 @@ void ShadowState::cp_async_arrive(Warp& warp, int, Mbar& bar) {
   BarrierState& b = of(bar);
   b.pending.join(w.now);
   b.pending.raise(w.cp_async.component, w.cp_async.issued);
+  w.cp_async.handed_over = w.cp_async.issued;
   tick(w);
 }
 

@@ -1,5 +1,6 @@
 // The ordering analysis of one CTA: what every logical thread knows, the history of shared memory, registers in flight.
 #pragma once
+#include <algorithm>
 #include <deque>
 #include <memory>
 #include <unordered_map>
@@ -14,6 +15,7 @@ struct GroupQueue {
   uint32_t issued = 0;
   uint32_t committed = 0;  // the last operation that some group holds
   uint32_t retired = 0;
+  uint32_t handed_over = 0;  // the last operation that an mbarrier follows
   int last_inst = -1;
   std::vector<uint32_t> groups;  // last operation of each group that no wait has covered
 
@@ -32,7 +34,7 @@ struct GroupQueue {
     return retired;
   }
   bool uncommitted() const { return issued > committed; }
-  bool pending() const { return issued > retired; }
+  bool pending() const { return issued > std::max(retired, handed_over); }
 };
 
 // A register that wgmma reads or writes until a wait, or that holds a value computed from one.

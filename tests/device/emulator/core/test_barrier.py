@@ -249,7 +249,9 @@ PUBLISHING = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("fence", [*PUBLISHING, "fence.proxy.async.global;", "fence.proxy.alias;", "fence.acq_rel.cta;", ""])
+@pytest.mark.parametrize(
+    "fence", [*PUBLISHING, "fence.proxy.async.global;", "fence.proxy.alias;", "fence.acq_rel.cta;", ""]
+)
 def test_which_fences_show_stores_to_bulk_copies(fence: str) -> None:
     body = f"""
       .shared .align 16 .b8 sm[16]; setp.ne.u32 %p1, %r0, 0; @%p1 bra DONE; st.shared.u32 [sm], 7; st.shared.u32 [sm+4], 8; st.shared.v2.u32 [sm+8], {{%r0, %r0}};
@@ -259,3 +261,52 @@ def test_which_fences_show_stores_to_bulk_copies(fence: str) -> None:
     done = run(kernel(body), {"out": np.zeros(4, "<u4")})
     assert done.words().tolist() == [7, 8, 0, 0]
     assert (done.codes == []) == (fence in PUBLISHING), done.codes
+
+
+def test_phases_complete_whatever_comes_last() -> None:
+    """An arrival, bytes, or the expectation of bytes that have come before; the sum of tests as measured on an H200."""
+
+    def test(parity: int, weight: int) -> str:
+        return f"mbarrier.test_wait.parity.shared.b64 %p1, [%r10], {parity}; selp.u32 %r11, {weight}, 0, %p1; add.u32 %r20, %r20, %r11;"
+
+    complete, expect = (
+        "mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%r10],",
+        "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r10],",
+    )
+    body = f"""
+      .shared .align 8 .b64 mb; mov.u32 %r10, mb; setp.ne.u32 %p9, %r0, 0; mov.u32 %r20, 0; @%p9 bra DONE; mbarrier.init.shared.b64 [%r10], 1;
+      {complete} 64; {test(0, 1)} mbarrier.arrive.expect_tx.shared.b64 %rd10, [%r10], 64; {test(0, 2)}
+      {complete} 32; mbarrier.arrive.shared.b64 %rd10, [%r10]; {test(1, 4)} {expect} 32; {test(1, 8)}
+      mbarrier.arrive.expect_tx.shared.b64 %rd10, [%r10], 16; {test(0, 16)} {complete} 16; {test(0, 32)}
+    DONE:
+    """
+    done = go(body, 32)
+    assert done.codes == [] and done.words()[0] == 2 + 8 + 32
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+@pytest.mark.parametrize("form", ["noinc.", ""])
+def test_an_mbarrier_may_follow_copies_instead_of_a_wait(form: str, schedule: dict[str, object]) -> None:
+    body = f"""
+      .shared .align 16 .b8 sm[512]; .shared .align 8 .b64 mb; mov.u32 %r12, mb; setp.ne.u32 %p9, %r0, 0; @%p9 bra READY; mbarrier.init.shared.b64 [%r12], 32;
+    READY: bar.sync 0; mul.lo.u32 %r10, %r0, 16; mov.u32 %r11, sm; add.u32 %r13, %r11, %r10; cvt.u64.u32 %rd12, %r10; add.u64 %rd12, %rd1, %rd12;
+      cp.async.ca.shared.global [%r13], [%rd12], 16; cp.async.mbarrier.arrive.{form}shared.b64 [%r12]; {"" if form else "mbarrier.arrive.shared.b64 %rd13, [%r12];"}
+    WAIT: mbarrier.try_wait.parity.shared.b64 %p1, [%r12], 0; @!%p1 bra WAIT; xor.b32 %r10, %r10, 16; add.u32 %r11, %r11, %r10; ld.shared.u32 %r20, [%r11];
+      {STORE}
+    """
+    done = run(kernel(body), {"out": np.zeros(32, "<u4"), "in": np.arange(128, dtype="<u4")}, inputs=["in"], **schedule)
+    assert done.codes == [] and done.words().tolist() == [4 * (lane ^ 1) for lane in range(32)]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_lanes_of_a_warp_may_name_different_barriers(schedule: dict[str, object]) -> None:
+    """Odd lanes of warps 0 and 3 arrive at barrier 4, even ones at 5; one warp waits at each of the two."""
+    body = f"""
+      {WARP} and.b32 %r31, %r0, 1; setp.ne.u32 %p1, %r30, 0; sub.u32 %r32, 5, %r31; mov.u32 %r20, 1; mov.u32 %r33, 64; @%p1 bra WAITS;
+      barrier.arrive %r32, %r33; bra DONE;
+    WAITS: and.b32 %r34, %r30, 1; sub.u32 %r32, 5, %r34; setp.lt.u32 %p2, %r30, 3; mov.u32 %r20, 2; @%p2 bra SYNC; and.b32 %r35, %r0, 1; sub.u32 %r32, 5, %r35; barrier.arrive %r32, %r33; bra DONE;
+    SYNC: barrier.sync %r32, %r33;
+    DONE:
+    """
+    done = go(body, 128, **schedule)
+    assert done.codes == [] and done.words().tolist() == [1] * 32 + [2] * 96
