@@ -50,16 +50,21 @@ void ShadowState::issue_wgmma(Warp& warp, int inst) {
                "B");
 
   const uint32_t shape = static_cast<uint32_t>(wgmma.imm) << 8 | wgmma.type;
+  const bool accumulates = warp.pred(wgmma.c) != 0;
+  bool unwritten = false;
   int unordered = WarpRegisters::CLEAN, flying_error = -1;
   FlyingRegister early;
   const auto uses = [&](int32_t reg, FlyingRegister::Role role) {
     if (reg < 0) return;
+    const bool accumulator = role == FlyingRegister::Role::Accumulator;
+    unwritten |= (accumulates || !accumulator) && !regs.written(reg);
+    if (accumulator) regs.set_written(reg);
     const int touched = regs.touched(reg);
     if (touched != WarpRegisters::CLEAN && unordered < 0) unordered = touched;
     if (const FlyingRegister* flying = regs.find(reg)) {
       const bool moved_only = flying->role == FlyingRegister::Role::Copy && flying->reader < 0;
       const bool both_read = role == FlyingRegister::Role::Fragment && flying->role == FlyingRegister::Role::Fragment;
-      const bool follows = role == FlyingRegister::Role::Accumulator && flying->shape == shape &&
+      const bool follows = accumulator && flying->shape == shape &&
                            (flying->role == FlyingRegister::Role::Accumulator || moved_only);
       if (!follows && !both_read && flying_error < 0) {
         flying_error = flying->writer;
@@ -73,6 +78,7 @@ void ShadowState::issue_wgmma(Warp& warp, int inst) {
     for (int i = 0; i < wgmma.nvec2; ++i) uses(kernel.pool[wgmma.vec2 + i], FlyingRegister::Role::Fragment);
   }
   if (flying_error >= 0) report_register(warp, inst, early, false);
+  if (unwritten) report_unwritten(warp, inst);
   if (unordered == WarpRegisters::CLEAN) return;
   // Compilers move what computes in registers past the fence, since its asm does not name them; ptxas knows.
   const bool moved = unordered >= 0 && map_->use(unordered).pure;
@@ -88,6 +94,14 @@ void ShadowState::issue_wgmma(Warp& warp, int inst) {
     }
     f->mend("Put wgmma.fence.sync.aligned between the last access to the accumulator or A registers and the wgmma.");
   }
+}
+
+void ShadowState::report_unwritten(Warp& warp, int inst) {
+  FindingRecord* f = cta_.findings.add(cta_, &warp, -1, "wgmma.uninitialised", Severity::Warning, inst);
+  if (!f) return;
+  f->say("wgmma reads registers that nothing has written: their values are arbitrary on a GPU, and NaN here");
+  f->mend("Set scale-d to 0 for the first wgmma of a tile, or clear the accumulators (and load the A registers) before.");
+  describe_pair(*f, by_wgmma(warp.id, inst), "reads accumulator or A registers", nobody(), "");
 }
 
 void ShadowState::report_register(Warp& warp, int inst, const FlyingRegister& reg, bool writes) {

@@ -84,6 +84,7 @@ RegisterMap::RegisterMap(const Kernel& kernel) {
 void WarpRegisters::reset(size_t register_slots) {
   slot_.assign(register_slots, 0);
   touched_.assign(register_slots, 0);
+  written_.assign(register_slots, false);
   flying_.clear();
   touched_list_.clear();
   fenced_ = false;
@@ -164,6 +165,9 @@ void ShadowState::registers(Warp& warp, int inst) {
     }
   }
   if (!(flag & RegisterUse::OPERAND)) return;
+  for (const int32_t reg : use.writes) {
+    if (map_->is_operand(reg)) regs.set_written(reg);
+  }
   // Moves do not count: compilers rename registers and set constants where they like, and ptxas removes what is idle.
   if (is_move) return;
   for (const auto* list : {&use.reads, &use.writes}) {

@@ -98,12 +98,16 @@ class WarpRegisters {
   int touched(int32_t offset) const { return fenced_ ? touched_[static_cast<size_t>(offset >> 7)] - 1 : UNFENCED; }
   void fence();
   static constexpr int CLEAN = -1, UNFENCED = -2;
+  // Whether any instruction has written the register.
+  void set_written(int32_t offset) { written_[static_cast<size_t>(offset >> 7)] = true; }
+  bool written(int32_t offset) const { return written_[static_cast<size_t>(offset >> 7)]; }
 
  private:
   std::vector<uint32_t> slot_;  // by register slot: index into flying_ + 1
   std::vector<FlyingRegister> flying_;
   std::vector<int32_t> touched_;  // by register slot: instruction + 1
   std::vector<int32_t> touched_list_;
+  std::vector<uint8_t> written_;  // by register slot
   bool fenced_ = false;
 };
 
@@ -202,6 +206,7 @@ class ShadowState final : public Shadow {
   void release_flag(WarpState&, uint32_t addr, bool release);
   void acquire_flag(WarpState&, uint32_t addr, bool acquire);
   void issue_wgmma(Warp&, int inst);
+  void report_unwritten(Warp&, int inst);
   void report_register(Warp&, int inst, const FlyingRegister&, bool writes);
   void report_early_copy(Warp&, const FlyingRegister&);
   std::string barrier_name(const Mbar&) const;

@@ -418,7 +418,7 @@ __device__ __forceinline__ void wgmma(float (&d)[4], uint64_t a, uint64_t b) {
                : "l"(a), "l"(b));
 }
 
-enum Fault { kNone, kNoWait, kNoFence, kNoCommit, kNoProxyFence, kEarlyWrite, kPending };
+enum Fault { kNone, kNoWait, kNoFence, kNoCommit, kNoProxyFence, kEarlyWrite, kPending, kNotCleared };
 
 template <int kFault> __global__ void multiply(float* out) {
   __shared__ alignas(128) uint32_t a[64 * 8], b[8 * 8];
@@ -426,13 +426,14 @@ template <int kFault> __global__ void multiply(float* out) {
   if (threadIdx.x < 64) put(&b[threadIdx.x], 0x3f803f80);  // !proxy.missing_fence
   if (kFault != kNoProxyFence) proxy_fence();
   __syncthreads();
-  float d[4] = {0, 0, 0, 0};
+  float d[4];
+  for (int i = 0; i < 4 && kFault != kNotCleared; ++i) d[i] = 0;
   if (kFault != kNoFence) asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
   // Eight rows of 16 bytes make a core matrix of 128 bytes; two of them along K, then the next eight rows.
-  wgmma(d, descriptor(a, 128, 256), descriptor(b, 128, 256));  // !wgmma.missing_fence !proxy.missing_fence !wgmma.not_committed !wgmma.pending_at_exit
+  wgmma(d, descriptor(a, 128, 256), descriptor(b, 128, 256));  // !wgmma.missing_fence !proxy.missing_fence !wgmma.not_committed !wgmma.pending_at_exit !wgmma.uninitialised
   if (kFault == kEarlyWrite && threadIdx.x < 32) put(&b[threadIdx.x], 0);  // !async.overwrite
   if (kFault != kNoCommit) asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-  if (kFault == kNone || kFault == kNoFence || kFault == kNoCommit || kFault == kNoProxyFence || kFault == kEarlyWrite)
+  if (kFault == kNone || kFault == kNotCleared || kFault == kNoFence || kFault == kNoCommit || kFault == kNoProxyFence || kFault == kEarlyWrite)
     asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
   for (int i = 0; i < 4 && kFault != kPending; ++i) out[threadIdx.x * 4 + i] = d[i];  // !wgmma.register_in_flight
   if (kFault == kNoWait) asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
@@ -476,3 +477,4 @@ template __global__ void multiply<kNoCommit>(float*);
 template __global__ void multiply<kNoProxyFence>(float*);
 template __global__ void multiply<kEarlyWrite>(float*);
 template __global__ void multiply<kPending>(float*);
+template __global__ void multiply<kNotCleared>(float*);

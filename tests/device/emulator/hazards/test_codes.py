@@ -52,6 +52,7 @@ BAD_WGMMA = [  # values of enum Fault
     (4, "proxy.missing_fence", ERROR),
     (5, "async.overwrite", ERROR),
     (6, "wgmma.pending_at_exit", WARNING),
+    (7, "wgmma.uninitialised", WARNING),
 ]
 
 
