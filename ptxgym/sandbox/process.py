@@ -24,7 +24,7 @@ from ptxgym.sandbox.isolation import Filesystem, isolation
 
 SCRUBBED_ENVIRONMENT: Mapping[str, str] = {"PATH": "/usr/bin:/bin", "LC_ALL": "C"}
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
-_LAUNCHER_GRACE_S = 15.0
+_LAUNCHER_GRACE_S = 60.0
 
 
 @dataclass(frozen=True)
