@@ -100,8 +100,8 @@ std::set<pid_t> descendants(const std::map<pid_t, Kin>& kin) {
 }
 
 // Kills until no child is left. The kernel signals a process group at one stroke, children that are just being forked
-// included, so a fork bomb dies with its group however fast it grows. Whoever left the group is found by descent: a killed
-// process cannot fork and its children become ours, so every round sees all that were alive at its start.
+// included, so a fork bomb dies with its group however fast it grows. Whoever left the group is found by descent: a
+// killed process cannot fork and its children become ours, so every round sees all that were alive at its start.
 void kill_tree(pid_t command_group, rusage& usage) {
     setpriority(PRIO_PROCESS, 0, -20);  // where we may: thousands of others want the processor just now
     for (;;) {
