@@ -121,7 +121,7 @@ class Process:
                 self._popen.wait(timeout_s)
             except subprocess.TimeoutExpired:
                 return None
-            self._ended = _parse_status(_read_to_end(self._status_fd), self._popen.returncode)
+            self._ended = _parse_status(_read_present(self._status_fd), self._popen.returncode)
             self._close()
         if isinstance(self._ended, InfrastructureError):
             raise self._ended
@@ -132,6 +132,7 @@ class Process:
         if self._lifeline_fd is not None:
             os.close(self._lifeline_fd)
             self._lifeline_fd = None
+        self._popen.terminate()  # a child that another thread forked may hold our end of the lifeline
         ended = self.wait(_LAUNCHER_GRACE_S)
         if ended is None:
             self._popen.kill()  # the command itself goes with its parent (PR_SET_PDEATHSIG)
@@ -210,8 +211,13 @@ def spawn(
         options += ["--timeout-ms", str(max(1, round(timeout_s * 1000)))]
     for fd in pass_fds:
         options += ["--keep-fd", str(fd)]
-    status_read, status_write = os.pipe()
-    lifeline_read, lifeline_write = os.pipe()
+    status_read, status_write = _pipe()
+    try:
+        lifeline_read, lifeline_write = _pipe()
+    except InfrastructureError:
+        os.close(status_read)
+        os.close(status_write)
+        raise
     options += ["--status-fd", str(status_write), "--lifeline-fd", str(lifeline_read), "--"]
     try:
         popen = subprocess.Popen(
@@ -323,7 +329,10 @@ def _limit_options(limits: Limits) -> list[str]:
 def _exchange(
     process: Process, to_send: bytes, max_output_bytes: int, deadline: float
 ) -> tuple[tuple[bytes, bytes], bool]:
-    """Feed the command and collect its output until both output pipes close (or the launcher is overdue)."""
+    """Feed the command and collect its output until both output pipes close (or the launcher is gone or overdue).
+
+    A pipe stays open although the launcher is gone where another thread forked while it was made.
+    """
     assert process.stdout is not None and process.stderr is not None
     outputs = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
     truncated = False
@@ -335,7 +344,10 @@ def _exchange(
             os.set_blocking(process.stdin.fileno(), False)
             selector.register(process.stdin.fileno(), selectors.EVENT_WRITE)
         while selector.get_map() and time.monotonic() < deadline:
-            for key, _ in selector.select(1.0):
+            ready = selector.select(1.0)
+            if not ready and process.poll() is not None:
+                break
+            for key, _ in ready:
                 kept = outputs.get(key.fd)
                 if kept is None:
                     unsent = _feed(key.fd, unsent)
@@ -361,10 +373,20 @@ def _feed(fd: int, data: memoryview) -> memoryview:
         return data[:0]
 
 
-def _read_to_end(fd: int) -> str:
+def _pipe() -> tuple[int, int]:
+    try:
+        return os.pipe()
+    except OSError as error:
+        raise InfrastructureError(f"cannot start the sandbox launcher: {error.strerror}") from error
+
+
+def _read_present(fd: int) -> str:
+    """Read what lies in a pipe whose writer has ended; others may still hold it open (see `_exchange`)."""
+    os.set_blocking(fd, False)
     parts: list[bytes] = []
-    while part := os.read(fd, 4096):
-        parts.append(part)
+    with contextlib.suppress(BlockingIOError):
+        while part := os.read(fd, 4096):
+            parts.append(part)
     return b"".join(parts).decode(errors="replace").strip()
 
 

@@ -313,6 +313,44 @@ def test_leaves_no_children_or_descriptors():
     assert open_descriptors() == fds
 
 
+def test_descriptors_that_a_fork_took_along_delay_nothing(monkeypatch):
+    pipe, held = os.pipe, []
+    leaks = 4  # status, lifeline, standard output and error; then comes a pipe of subprocess itself
+
+    def leaky():
+        read, write = pipe()
+        if len(held) < leaks:
+            held.append(os.dup(write))
+        return read, write
+
+    monkeypatch.setattr(os, "pipe", leaky)
+    try:
+        done = run(["/bin/echo", "said"], timeout_s=10**6, access=SYSTEM)
+        assert (done.outcome, done.stdout) == ("exited", b"said\n")
+        leaks = 6  # status and lifeline
+        with spawn(["/bin/sleep", "1000"], access=SYSTEM) as process:
+            assert process.kill().outcome == "killed"
+    finally:
+        for fd in held:
+            os.close(fd)
+
+
+def test_no_descriptors_left_is_the_machines_failure(monkeypatch):
+    before = open_descriptors()
+    calls = iter([os.pipe(), OSError(24, "Too many open files")])
+
+    def pipe():
+        answer = next(calls)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(os, "pipe", pipe)
+    with pytest.raises(InfrastructureError, match="Too many open files"):
+        spawn(["/bin/true"], access=SYSTEM)
+    assert open_descriptors() == before
+
+
 def test_the_tree_dies_with_whoever_started_it():
     code = """
     from pathlib import Path
