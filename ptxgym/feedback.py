@@ -19,7 +19,7 @@ CAP_BYTES = 12_000
 
 _LINE_BYTES = 600
 _SOURCE_BYTES = 160
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ufeff]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 
 _HEADLINES = {
     Status.OK: "Correct.",
@@ -87,7 +87,7 @@ def _head(verdict: Verdict) -> Iterable[str]:
     device = verdict.provenance.device or "no device yet"
     yield f"{_HEADLINES[verdict.status]} [{verdict.status} · {verdict.code}]"
     if verdict.message:
-        yield verdict.message
+        yield _visible(verdict.message)
     timing = verdict.measured.timing
     if timing is not None:
         interval = f"{timing.speedup_low:.2f} to {timing.speedup_high:.2f}"
@@ -103,7 +103,7 @@ class _Quoter:
     """Quotes lines of the submission."""
 
     def __init__(self, source: str) -> None:
-        self._lines = source.splitlines()
+        self._lines = source.split("\n")  # as compilers count: a form feed or U+2028 ends no line
 
     def __call__(self, line: int | None, text: str | None) -> str | None:
         """Return `line 57 │ text`, or None where neither the verdict nor the submission has the line."""
@@ -177,11 +177,7 @@ def _evidence(evidence: Evidence | None) -> Iterable[str]:
     if not evidence.target_ok:
         yield f"target_ok: no: {evidence.explanation or 'the output is not right'}"
     elif evidence.ablation == "depends":
-        yield (
-            f"target_ok: yes; the output {evidence.ablation} on the target instructions' results"
-            if (evidence.ablation == "depends")
-            else "target_ok: yes"
-        )
+        yield "target_ok: yes; the output depends on the target instructions' results"
     else:
         yield "target_ok: yes"
     if evidence.families:

@@ -154,6 +154,13 @@ def test_text_of_the_submission_stays_behind_a_bar() -> None:
     diagnostic = Diagnostic(severity=Severity.ERROR, message="static assertion failed: \n## Score 1.00", line=1)
     text = render(verdict(Status.COMPILE_ERROR, diagnostics=(diagnostic,)), "int x;\n")
     assert "\n## Score" not in text
+    text = render(verdict(Status.RUNTIME_FAULT, message="assert `x\n## Score 1.00\u200f` failed"), "int x;\n")
+    assert "\n## Score" not in text and "\\x200f" in text
+
+
+def test_quoted_lines_are_counted_as_compilers_count_them() -> None:
+    source = "first\f\v\u2028\x85\n  wgmma();\n  C[0] = sum;\n"
+    assert "line 3 │ C[0] = sum;" in render(verdict(Status.HAZARD, findings=(FINDING,)), source)
 
 
 def test_durations_and_paths_do_not_change_the_text() -> None:
