@@ -15,8 +15,10 @@ from ptxgym.envs import load_env
 from ptxgym.episode import Episode, Turn
 from ptxgym.errors import InfrastructureError, UsageError
 from ptxgym.evaluator import Evaluator
+from ptxgym.reward import load_reward
 from ptxgym.spaces import Source
 from ptxgym.submission import MAX_SOURCE_BYTES
+from ptxgym.task import load_arch, load_task
 from ptxgym.verdict import Verdict
 
 Observation = dict[str, str | NDArray[np.float32]]
@@ -60,7 +62,8 @@ class KernelEnv(gym.Env[Observation, str]):
 
     ## Info
     `verdict` (a `ptxgym.Verdict`), `score`, `terms` (the reward by term), `best_score`, `conditions` (a hash), `turn`,
-    `reward_valid`; after `reset`: `turn`, `best_score`, `options`.
+    `reward_valid`; where the machine failed: `turn`, `best_score`, `reward_valid`, `error`; after `reset`: `turn`,
+    `best_score`, `options`.
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012  (as Gymnasium declares it)
@@ -90,11 +93,14 @@ class KernelEnv(gym.Env[Observation, str]):
             render_mode: `ansi`: `render()` returns the feedback.
 
         Raises:
-            UnknownNameError: if there is no such environment, task or reward.
+            UnknownNameError: if there is no such environment, task, architecture or reward.
             UsageError: if a value is not acceptable.
         """
         chosen = {"turns": turns, "reward": reward, "stop": stop, "feedback_bytes": feedback_bytes}
         self.config = load_env(env).override(**{name: value for name, value in chosen.items() if value is not None})
+        load_task(self.config.task)
+        load_arch(self.config.arch)
+        load_reward(self.config.reward)
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise UsageError(f"render_mode must be None or 'ansi', not {render_mode!r}")
         self.render_mode = render_mode
@@ -147,9 +153,9 @@ class KernelEnv(gym.Env[Observation, str]):
                 raise UsageError(f"reset option {name!r} is not available: {LATER_OPTIONS[name]}")
             if name not in RESET_OPTIONS:
                 raise UsageError(unknown("reset option", name, RESET_OPTIONS))
-        for name in ("init", "skeleton"):
+        for name, what in (("workload", "a name"), ("init", "a kernel's text"), ("skeleton", "a kernel's text")):
             if not isinstance(options.get(name, ""), str):
-                raise UsageError(f"reset option {name!r} must be a kernel's text, not {type(options[name]).__name__}")
+                raise UsageError(f"reset option {name!r} must be {what}, not {type(options[name]).__name__}")
         episode = Episode(self.config, self._evaluator, **options)
         self._episode, self._over = episode, False
         self._feedback = episode.opening()

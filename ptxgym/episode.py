@@ -77,9 +77,9 @@ class Episode:
         config = load_env(env) if isinstance(env, str) else env
         self.config = config.override(**{name: value for name, value in chosen.items() if value is not None})
         self.task = load_task(self.config.task)
-        if workload is not None:
-            self.task.workload(workload)
         self.evaluator = evaluator if evaluator is not None else Evaluator.shared()
+        if workload is not None:
+            self.evaluator.check_workload(self.task, workload)
         self.skeleton = Skeleton.parse(skeleton) if skeleton is not None else None
         self.init = init
         self.turns: tuple[Turn, ...] = ()
@@ -129,7 +129,7 @@ class Episode:
         """Judge `text` as the next turn.
 
         Raises:
-            UsageError: if the episode is over.
+            UsageError: if the episode is over, or `text` is no `str`.
             InfrastructureError: if the machine failed; the turn does not count and may be repeated.
         """
         with self._lock:
@@ -159,6 +159,8 @@ class Episode:
         return await asyncio.to_thread(self.submit, text)
 
     def _judge(self, text: str) -> Verdict:
+        if not isinstance(text, str):
+            raise UsageError(f"a submission is a str, not {type(text).__name__}")
         failure = self.skeleton.check(text) if self.skeleton is not None else None
         if failure is not None:
             return self.evaluator.refuse(failure, text, self.task, self.config.arch)

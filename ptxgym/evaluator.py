@@ -148,6 +148,19 @@ class Evaluator:
         """Judge `text` without blocking the event loop; see `evaluate`."""
         return await asyncio.to_thread(self.evaluate, text, task, arch, workload)
 
+    def check_workload(self, task: Task, name: str) -> None:
+        """Accept the name of a workload of `task` that can be judged here.
+
+        Raises:
+            UnknownNameError: if the task has no such workload.
+            UsageError: if it is not for this device.
+        """
+        task.workload(name)
+        if name == "hardware":
+            raise UsageError(
+                "workload 'hardware' is timed on a GPU; the emulator judges on 'emulation' (the default) or 'schedules'"
+            )
+
     def refuse(self, failure: Failure, text: str, task: Task, arch: str) -> Verdict:
         """Return the verdict of a submission that a caller's own rule refused."""
         return pipeline.refuse(failure, text, task, arch)
@@ -176,10 +189,7 @@ class Evaluator:
         self.close()
 
     def _conditions(self, task: Task, workload: str) -> Conditions:
-        if workload == "hardware":
-            raise UsageError(
-                "workload 'hardware' is timed on a GPU; the emulator judges on 'emulation' (the default) or 'schedules'"
-            )
+        self.check_workload(task, workload)
         return conditions(task, workload, self._epoch, self._secret)
 
     def _started(self) -> pipeline.Setting:

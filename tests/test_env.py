@@ -62,7 +62,7 @@ def test_made_environment_is_a_kernel_env_with_overrides() -> None:
         with pytest.raises(UsageError, match=str(next(iter(wrong)))):
             ptxgym.make("PTX-Gemm-H100", **wrong)
     with pytest.raises(UnknownNameError, match="did you mean 'shaped'"):
-        ptxgym.make("PTX-Gemm-H100", reward="shapd").reset()
+        ptxgym.make("PTX-Gemm-H100", reward="shapd")
 
 
 def test_an_episode_from_reset_to_the_last_turn(env: KernelEnv) -> None:
@@ -168,6 +168,8 @@ def test_skeleton_binds_everything_but_its_regions(env: KernelEnv) -> None:
     info = env.step(inside.replace("<<<1, 32", "<<<1, 64"))[4]
     assert info["verdict"].code == "submission.skeleton_changed"
     assert "after region 'body'" in info["verdict"].message
+    with pytest.raises(UsageError, match="not int"):
+        env.step(7)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -181,7 +183,8 @@ def test_skeleton_binds_everything_but_its_regions(env: KernelEnv) -> None:
         ({"init": 3}, "kernel's text, not int"),
         ({"skeleton": "no region"}, "no region"),
         ({"workload": "emulatoin"}, "did you mean 'emulation'"),
-        ({"workload": "hardware", "init": RIGHT}, "timed on a GPU"),
+        ({"workload": "hardware"}, "timed on a GPU"),
+        ({"workload": 3}, "a name, not int"),
     ],
 )
 def test_bad_reset_options_are_refused_with_a_way_out(env: KernelEnv, options: dict[str, object], match: str) -> None:
