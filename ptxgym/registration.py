@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -27,21 +28,25 @@ def register_envs() -> None:
     Raises:
         ContentError: if `PTXGYM_CONTENT` names a missing folder, or a file lacks its revision.
     """
-    for name, path in content.find("envs").items():
-        if name in gym.registry:
-            continue
-        for env_id in (name, pinned_id(name, _revision(path))):
+    fresh = {name: _revision(path) for name, path in content.find("envs").items() if name not in gym.registry}
+    for name, revision in fresh.items():
+        for env_id in (name, pinned_id(name, revision)):
             gym.register(id=env_id, entry_point=ENTRY_POINT, nondeterministic=True, kwargs={"env": name})
 
 
 def add_content(path: str | Path) -> None:
-    """Add a user's content folder (`tasks/`, `envs/`, `rewards/` …) and register its environments.
+    """Add a user's content folder (`tasks/`, `envs/`, `rewards/` …) and register its environments, or change nothing.
 
     Raises:
         ContentError: if `path` is no folder, one of its names is taken already, or an environment lacks its revision.
     """
+    before = os.environ.get(content.VARIABLE, "")
     content.add_content(path)
-    register_envs()
+    try:
+        register_envs()
+    except ContentError:
+        os.environ[content.VARIABLE] = before
+        raise
 
 
 def make(env_id: str, **overrides: Any) -> gym.Env[Any, Any]:

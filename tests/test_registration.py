@@ -104,6 +104,7 @@ def test_malformed_environment_is_named_with_its_key(
     monkeypatch.setenv(content.VARIABLE, "")
     with pytest.raises(ContentError, match=match):
         ptxgym.add_content(_own_content(tmp_path, "PTX-Bad-H100", text))
+    assert os.environ[content.VARIABLE] == "", "the folder stays out, so that others can still be added"
 
 
 def test_unknown_key_and_value_of_an_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
