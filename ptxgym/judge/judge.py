@@ -23,6 +23,9 @@ from ptxgym.verdict import Evidence, Failure, Finding, OutputError, Severity, St
 JUDGE_REVISION = 2
 """Part of every verdict's key: raise it when equal executions would be judged differently."""
 
+MIN_BUDGET = 1e-30
+"""Stands for a budget of 0, which an output has whose every sum is exact."""
+
 _SEVERITIES = (Severity.ERROR, Severity.WARNING, Severity.NOTE)
 
 
@@ -190,7 +193,7 @@ def _conclude(
     error = next((finding for finding in findings if finding.severity is Severity.ERROR), None)
     wrong = [output for output in outputs if not output.ok]
     if wrong:
-        worst = max(wrong, key=lambda output: output.relative_error / output.relative_budget)
+        worst = max(wrong, key=lambda output: output.relative_error / (output.relative_budget or MIN_BUDGET))
         message = f"{worst.name} is wrong on {worst.draw}: {_amount(worst)}, worst in {worst.worst_region}"
         if worst.explanations:
             message += f"; {worst.explanations[0]}"

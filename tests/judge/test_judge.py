@@ -7,9 +7,9 @@ import pytest
 
 from ptxgym.device.protocol import Execution
 from ptxgym.judge.conditions import Conditions
-from ptxgym.judge.judge import Judgement, judge, merge_findings, wants_ablation
+from ptxgym.judge.judge import Judgement, _conclude, judge, merge_findings, wants_ablation
 from ptxgym.task import Task
-from ptxgym.verdict import Failure, Severity, Stage, Status
+from ptxgym.verdict import Failure, OutputError, Severity, Stage, Status
 
 
 def run(task: Task, drawn: Conditions, fakes: ModuleType, kernel: object, **keywords: object) -> list[Execution]:
@@ -134,3 +134,12 @@ def test_equal_executions_get_equal_judgements(task: Task, drawn: Conditions, fa
 def test_one_execution_per_case(task: Task, drawn: Conditions) -> None:
     with pytest.raises(ValueError, match="4 cases were drawn, 0 executions"):
         judge(task, "h100", drawn, [])
+
+
+def test_a_budget_of_zero_is_no_division_by_zero() -> None:
+    exact = OutputError(
+        name="C", ok=False, relative_error=0.1, relative_budget=0.0, worst_tile_error=0.2, tile_budget=0.0
+    )
+    status, code, message = _conclude([exact, exact.model_copy(update={"name": "D", "relative_error": 0.3})], None, ())
+    assert (status, code) == (Status.WRONG_OUTPUT, "judge.wrong_output")
+    assert message.startswith("D is wrong")
