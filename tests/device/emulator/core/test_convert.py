@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from fractions import Fraction
 
 import numpy as np
@@ -47,11 +48,8 @@ def compare(body: str, result: str, source: str, reference, extra: tuple[int, ..
     check()
 
 
-@pytest.mark.parametrize("source", INTEGERS)
-@pytest.mark.parametrize("result", INTEGERS)
+@pytest.mark.parametrize(("result", "source"), list(itertools.permutations(INTEGERS, 2)))
 def test_integers_extend_and_truncate(result: str, source: str) -> None:
-    if result == source:
-        pytest.skip("not a conversion")
     compare(f"cvt.{result}.{source} %d, %a;", result, source, lambda x: read(x, source))
 
 
@@ -89,11 +87,9 @@ def test_floats_become_integers(result: str, source: str, mode: str) -> None:
 
 
 @pytest.mark.parametrize("source", ["s32", "u32", "s64", "u64", "u8", "s16"])
-@pytest.mark.parametrize("result", FLOATS)
+@pytest.mark.parametrize("result", ["f16", "f32", "f64"])
 @pytest.mark.parametrize("mode", ["rn", "rz", "rm", "rp"])
 def test_integers_become_floats(result: str, source: str, mode: str) -> None:
-    if result == "bf16":
-        pytest.skip("covered by the conversions from f32")
     form = FORMATS[result]
     ties = (
         0x1000001,
