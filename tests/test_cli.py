@@ -143,6 +143,16 @@ def test_list_and_show(run: Callable[..., Ran]) -> None:
     assert 'extern "C" void run(' in shown.out
 
 
+def test_list_shows_brackets_as_they_stand(
+    run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "rewards").mkdir()
+    text = 'summary = "the best of C[m, n]"\npay = "end"\n[weights]\nscore = 1.0\n'
+    (tmp_path / "rewards" / "mine.toml").write_text(text)
+    monkeypatch.setenv("PTXGYM_CONTENT", str(tmp_path))
+    assert "the best of C[m, n]" in run("list").out
+
+
 def test_verify_accepts_the_proven_kernels(run: Callable[..., Ran]) -> None:
     ran = run("verify", *ENV)
     assert ran.code == 0, ran.out
@@ -164,9 +174,6 @@ def test_verify_names_each_difference(kernels: dict[str, tuple[Solution, str]], 
     ]
 
 
-CLUSTER = (
-    '__global__ void k(int* p) { unsigned r; asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r)); *p = r; }\n'
-)
 GRID = '__global__ void k(int* p) { asm volatile("tensormap.replace.tile.rank.global.b1024.b32 [%0], 1;" ::"l"(p)); }\n'
 
 
@@ -177,6 +184,7 @@ def test_corpus_says_what_decodes_what_is_refused_and_what_does_not_compile(
     (tmp_path / "deep" / "good.cu").write_text("__global__ void k(int* p) { *p = 1; }\n")
     good = run("corpus", tmp_path)
     assert good.code == 0 and "1 of 1 files decode wholly" in good.out
+    (tmp_path / "folder.cu").mkdir()
     (tmp_path / "refused.cu").write_text(GRID)
     (tmp_path / "broken.cu").write_text("__global__ void k( {}\n")
     ran = run("corpus", tmp_path)

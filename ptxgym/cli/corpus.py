@@ -37,7 +37,7 @@ def check_corpus(folder: Path, arch: str) -> bool:
         InfrastructureError: if there is no compiler, or the machine failed.
     """
     code = load_arch(arch).code
-    files = sorted(folder.rglob("*.cu")) if folder.is_dir() else []
+    files = sorted(file for file in folder.rglob("*.cu") if file.is_file()) if folder.is_dir() else []
     if not files:
         raise UsageError(f"{folder} is no folder with .cu files")
     table = Table("file", "kernels", "verdict", "why", box=None, header_style="bold")

@@ -32,7 +32,7 @@ def run_demo() -> None:
     with Evaluator() as evaluator:
         episode = Episode(ENV, evaluator, turns=3)
         task = episode.task
-        out.print(Rule(f"{ENV}: {task.title}"))
+        out.print(Rule(plain(f"{ENV}: {task.title}")))
         out.print(
             plain(
                 "An agent has three turns. Each turn is a whole CUDA file; its PTX is compiled for sm_90a and\n"

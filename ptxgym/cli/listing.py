@@ -22,10 +22,10 @@ def show_list() -> None:
     tasks = Table("task", "revision", "title", "architectures", box=None, header_style="bold")
     for name in content.find("tasks"):
         task = load_task(name)
-        tasks.add_row(name, str(task.revision), task.title, ", ".join(task.solutions))
+        tasks.add_row(name, str(task.revision), plain(task.title), ", ".join(task.solutions))
     rewards = Table("reward", "pays", box=None, header_style="bold")
     for name in content.find("rewards"):
-        rewards.add_row(name, load_reward(name).summary)
+        rewards.add_row(name, plain(load_reward(name).summary))
     for table in (envs, tasks, rewards):
         out.print(table)
         out.print()
