@@ -137,7 +137,10 @@ def _hardware(arch: str) -> Iterable[str]:
 def _score(arch: Arch) -> Iterable[str]:
     families = "/".join(arch.matrix_families)
     parts = ", ".join(f"{value:.2f} from {share:.0%}" for share, value in reversed(COVERAGE_SCORES))
-    yield "- 0: rejected, does not compile, refused launch, fault, hang, hazard or over budget"
+    yield (
+        "- 0: rejected, does not compile, refused launch, instruction that the emulator lacks, fault, hang, "
+        "over budget, hazard, changed input"
+    )
     yield f"- {RAN_SCORE:.2f} to {RAN_SCORE + CLOSE_SCORE:.2f}: runs clean but wrong, by how close the output is"
     yield f"- {CORRECT_SCORE:.2f}: right on every draw and size"
     yield f"- right, and {families} does a share of the multiply-adds: {parts}"
