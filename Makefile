@@ -1,7 +1,7 @@
 # make demo   one episode on PTX-Gemm-H100, on this machine, without a GPU
 # make test   lint, types and the test suite
 # make soak   the tests that take many minutes
-# Both make .venv first; a second run finds it ready.
+# Each makes .venv first; a second run finds it ready.
 
 VENV := .venv
 BIN := $(VENV)/bin
