@@ -109,7 +109,10 @@ def _gpu() -> Check:
     if tool is None:
         return none
     query = [tool, "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    done = subprocess.run(query, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    try:
+        done = subprocess.run(query, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30)
+    except subprocess.TimeoutExpired:
+        return Check("limited", "nvidia-smi does not answer", "check the driver")
     if done.returncode:
         return Check("limited", f"nvidia-smi fails: {done.stdout.strip() or done.stderr.strip()}", "check the driver")
     names = "; ".join(line.strip() for line in done.stdout.splitlines())

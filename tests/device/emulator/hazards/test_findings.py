@@ -117,3 +117,8 @@ def test_call_chains_leave_wrappers_and_headers_out() -> None:
 @pytest.mark.parametrize("line", [0, 4, None])
 def test_no_text_for_lines_that_do_not_exist(line: int | None) -> None:
     assert SOURCE.text_of(line) is None
+
+
+def test_lines_are_counted_as_the_compiler_counts_them() -> None:
+    source = KernelSource("kernel", lines=(3,), text="one\n\x0ctwo\nthree")
+    assert source.text_of(source.line(0)) == "three"
