@@ -46,7 +46,7 @@ class KernelSource:
 
     @cached_property
     def _text_lines(self) -> list[str]:
-        return self.text.split("\n")  # as compilers count; splitlines() would also break at a form feed
+        return self.text.removesuffix("\n").split("\n")  # as compilers count; splitlines() also breaks at a form feed
 
     def line(self, inst: int) -> int | None:
         """Return the line to report for an instruction."""
