@@ -120,8 +120,7 @@ def _rules(arch: Arch) -> Iterable[str]:
         "standard library can be included."
     )
     yield from _item(
-        "Synchronise as PTX demands: a race or a missing fence is found, and fails the turn even where the numbers are "
-        "right."
+        "Synchronise as PTX demands: a certain hazard in shared memory fails the turn even where the numbers are right."
     )
 
 
