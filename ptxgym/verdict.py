@@ -150,15 +150,79 @@ class Evidence(Value):
     """Why `target_ok` is false, in one sentence."""
 
 
+class BaselineTime(Value):
+    """Measured time of one vendor library."""
+
+    name: str
+    """Such as `cuBLAS`."""
+    time_us: float
+    """Median."""
+    version: str
+
+
 class Timing(Value):
-    """Measured speed of candidate against baseline; always None on the emulator."""
+    """Measured speed of candidate against the best baseline; always None on the emulator."""
 
     speedup: float
+    """Median over pairs of baseline ÷ candidate."""
     speedup_low: float
     speedup_high: float
+    """Ends of the bootstrap interval of the median (95 %)."""
     candidate_us: float
+    """Median."""
     baseline_us: float
+    """Median of the best baseline."""
     baseline: str
+    """Name of the best baseline, the one that counts."""
+    pairs: int = 0
+    stopped: str = ""
+    """Why measuring ended: `narrow`, `pairs` or `time`."""
+    tflops: float | None = None
+    roofline_us: float | None = None
+    """Least time that the GPU's peak rates allow for the operator."""
+    baselines: tuple[BaselineTime, ...] = ()
+    """All that ran."""
+
+
+class Stall(Value):
+    """Why warps waited: Nsight Compute's warp state, and its share of all samples."""
+
+    reason: str
+    """As Nsight Compute spells it, such as `long_scoreboard`."""
+    share: float
+
+
+class HotLine(Value):
+    """A source line where many samples fell."""
+
+    line: int
+    share: float
+    source_line: str | None = None
+    stall: str | None = None
+    """The most frequent stall reason there."""
+
+
+class KernelProfile(Value):
+    """What Nsight Compute measured of one kernel (the longest launch of that name)."""
+
+    kernel: str
+    launches: int
+    duration_us: float
+    tensor_pipe_percent: float | None = None
+    sm_throughput_percent: float | None = None
+    memory_throughput_percent: float | None = None
+    dram_throughput_percent: float | None = None
+    occupancy_percent: float | None = None
+    """Achieved."""
+    theoretical_occupancy_percent: float | None = None
+    occupancy_limiter: str | None = None
+    """`registers`, `shared memory`, `warps`, `blocks` or `barriers`."""
+    registers_per_thread: int | None = None
+    smem_per_block_bytes: int | None = None
+    bank_conflicts: int | None = None
+    """Wavefronts of shared memory in excess of the ideal."""
+    stalls: tuple[Stall, ...] = ()
+    hot_lines: tuple[HotLine, ...] = ()
 
 
 class Measured(Value):
@@ -166,6 +230,10 @@ class Measured(Value):
 
     durations_s: dict[str, float] = {}
     timing: Timing | None = None
+    profile: tuple[KernelProfile, ...] = ()
+    """One per kernel of the plan, the longest first; empty on the emulator."""
+    lock_held_s: float | None = None
+    """How long the timing of this evaluation (or of its batch) kept the GPU to itself."""
 
 
 class Provenance(Value):
@@ -180,13 +248,18 @@ class Provenance(Value):
     plan_hash: str | None = None
     compiler: str | None = None
     device: str | None = None
-    """`emulator` or the name of the GPU."""
+    """`emulator` or the name of the GPU, such as `NVIDIA H200`."""
     device_profile: str | None = None
     isolation: str | None = None
     conditions: str | None = None
     """Hash of the secret and the draws; the secret itself is never stored."""
     emulator_revision: str | None = None
     judge_revision: int | None = None
+    tier: str | None = None
+    """`rl`, `standard` or `publish`; None on the emulator."""
+    driver: str | None = None
+    libraries: dict[str, str] = {}
+    """Versions of what measured: Nsight Compute, torch, cuBLAS, cuDNN, cupy."""
 
 
 class Failure(Value):

@@ -111,6 +111,8 @@ class Launch(Value):
     programmatic: bool = False
     stream: int = 0
     """0 is the stream that `run` was given, 1 the legacy and 2 the per-thread default stream, then those created."""
+    after: tuple[int, ...] = ()
+    """Operations that must be over before this one starts, beside the one before it in its stream."""
 
 
 class Memset(Value):
@@ -122,6 +124,7 @@ class Memset(Value):
     width_bytes: int
     count: int
     stream: int = 0
+    after: tuple[int, ...] = ()
 
 
 class Copy(Value):
@@ -132,6 +135,7 @@ class Copy(Value):
     source: BufferRef
     size_bytes: int
     stream: int = 0
+    after: tuple[int, ...] = ()
 
 
 class Upload(Value):
@@ -141,6 +145,7 @@ class Upload(Value):
     target: BufferRef
     data: Blob
     stream: int = 0
+    after: tuple[int, ...] = ()
 
 
 Operation = Annotated[Launch | Memset | Copy | Upload, Field(discriminator="kind")]
