@@ -56,7 +56,7 @@ def score(
     """
     if status is Status.INFRA:
         raise ValueError("an infrastructure failure has no score; retry the evaluation or truncate the episode")
-    if any(finding.severity is Severity.ERROR for finding in findings):
+    if any(finding.severity is Severity.ERROR and finding.source is None for finding in findings):
         return 0.0
     if status is Status.WRONG_OUTPUT:
         closeness = min((output.closeness for output in outputs if not output.ok), default=0.0)
@@ -78,7 +78,9 @@ def credited_coverage(evidence: Evidence) -> float:
     credited with nothing; one that splits the work is credited with its share.
     """
     required, other = evidence.required_multiply_adds, evidence.other_multiply_adds
-    if evidence.ablation == "independent" or required == 0 or uncounted_arithmetic(evidence.families, required, other):
+    if evidence.denied or evidence.ablation == "independent" or required == 0:
+        return 0.0
+    if uncounted_arithmetic(evidence.families, required, other):
         return 0.0
     others = other / required
     left = max(0.0, 1.0 - others) / (1.0 - REDUNDANCY_LIMIT)

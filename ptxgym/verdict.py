@@ -95,6 +95,9 @@ class Finding(Value):
     kernel: str | None = None
     count: int = 1
     """How often it was seen at this place."""
+    source: str | None = None
+    """Where it was seen besides the judged run: `emulator` (at its own sizes) or `compute-sanitizer`; such a finding
+    names a cause and never changes status or score."""
 
 
 class OutputError(Value):
@@ -148,6 +151,8 @@ class Evidence(Value):
     that was not run."""
     explanation: str | None = None
     """Why `target_ok` is false, in one sentence."""
+    denied: bool = False
+    """Whether a second witness contradicts the counts, so that they are credited with nothing."""
 
 
 class BaselineTime(Value):

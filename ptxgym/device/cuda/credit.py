@@ -1,0 +1,77 @@
+"""Which evidence counts on a GPU: Nsight Compute's counts, and the emulator as their witness."""
+
+from __future__ import annotations
+
+from ptxgym.device.cuda.model import Witness
+from ptxgym.judge.evidence import TARGET_COVERAGE
+from ptxgym.verdict import Evidence, Status
+
+DURATION_AGREES = 1.5
+"""Nsight Compute's duration of all launches and the timed median may differ by this factor: clocks are left alone, and
+between passes it restores memory. A kernel that does honest work under a profiler only differs by more."""
+
+
+def cross_checked(counted: Evidence, witness: Witness | None) -> tuple[Evidence, tuple[str, ...]]:
+    """Return the profiler's evidence after the emulator's word on it, and notes.
+
+    The emulator tells what no profiler can: whether the output depends on what the target instructions computed; and a
+    kernel that does honest work only where a profiler is attached shows there what it does otherwise.
+
+    Args:
+        counted: from Nsight Compute, on the measured workload.
+        witness: None where there is no emulator for the architecture.
+    """
+    if witness is None or not witness.ran:
+        why = witness.result.message if witness is not None else "there is none for this architecture"
+        note = f"ablation and a second count of instructions, since the emulator could not run the kernel: {why}"
+        return counted, (note,)
+    if witness.status is not Status.OK:
+        said = f"it runs right on the GPU, but not on the emulator at its small sizes: {witness.result.message}"
+        return denied(counted, said), ()
+    seen = witness.evidence
+    if seen is None:
+        return counted, ("ablation, since the emulator counted nothing",)
+    counted = counted.model_copy(update={"ablation": seen.ablation})
+    if counted.target_ok and seen.ablation == "independent":
+        return denied(counted, seen.explanation or "with the target instructions zeroed the output stays right"), ()
+    if counted.target_ok and seen.coverage < TARGET_COVERAGE:
+        said = f"coverage is {counted.coverage:.2f} under the profiler, but {seen.coverage:.2f} without one (emulated)"
+        return denied(counted, said), ()
+    if counted.target_ok and not seen.target_ok:
+        return denied(counted, f"on the emulator: {seen.explanation}"), ()
+    return counted, ()
+
+
+def emulated(witness: Witness | None, same_launches: bool, why: str) -> tuple[Evidence | None, tuple[str, ...]]:
+    """Return the emulator's evidence for a run on the GPU, and notes.
+
+    Args:
+        witness: What the emulator said.
+        same_launches: whether the measured plan has the operations, kernels and blocks of the emulated one.
+        why: why Nsight Compute did not count, as a clause.
+    """
+    seen = None if witness is None else witness.evidence
+    if witness is None or seen is None:
+        said = witness.result.message if witness is not None else "there is no emulator for this architecture"
+        return None, (f"executed instructions: {why}; and the emulator did not count them either: {said}",)
+    note = f"executed instructions at the measured size: {why}; they were counted by the emulator at its own size"
+    if witness.status is not Status.OK:
+        seen = denied(seen, f"it runs right on the GPU, but not on the emulator: {witness.result.message}")
+    elif not same_launches:
+        seen = denied(seen, "the measured size runs other kernels or blocks than the emulated one, which was counted")
+    return seen, (note,)
+
+
+def duration_problem(profiled_us: float, timed_us: float) -> str | None:
+    """Say that a kernel behaves differently under the profiler, or None where the durations agree."""
+    if timed_us <= DURATION_AGREES * profiled_us and profiled_us <= DURATION_AGREES * timed_us:
+        return None
+    return (
+        f"it behaves differently under the profiler: {profiled_us:.0f} µs there, {timed_us:.0f} µs when timed, so its "
+        "counts say nothing about the timed calls"
+    )
+
+
+def denied(evidence: Evidence, why: str) -> Evidence:
+    """Return `evidence` that credits nothing, with the reason."""
+    return evidence.model_copy(update={"target_ok": False, "denied": True, "explanation": why})
