@@ -15,8 +15,8 @@ from ptxgym.cache import Cache
 from ptxgym.device.protocol import Device, Execution, RunOptions
 from ptxgym.dossier import Dossier
 from ptxgym.judge.conditions import Case, Conditions, buffers
-from ptxgym.judge.judge import judge, wants_ablation
-from ptxgym.plan import Argument, LaunchPlan, device_profile, plan_table, record
+from ptxgym.judge.judge import Judgement, judge, wants_ablation
+from ptxgym.plan import Argument, DeviceProfile, LaunchPlan, device_profile, plan_table, record
 from ptxgym.submission import check_text
 from ptxgym.task import Axes, Task, load_arch
 from ptxgym.verdict import Failure, Finding, Severity, Status, Verdict
@@ -26,18 +26,29 @@ ORDERED_FAMILIES = frozenset({"barrier", "cp.async", "mbarrier", "tma", "wgmma"}
 
 FAIR = RunOptions()
 
-_Shape = tuple[tuple[str, int], ...]
+Shape = tuple[tuple[str, int], ...]
+"""Axes in the order of the entry point."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What an evaluator keeps the same for all evaluations."""
+    """What an evaluator keeps the same for all evaluations on the emulator."""
 
     device: Device
     emulator_revision: str | None
     cache: Cache
     random_schedules: int
     """Adversarial schedules with random completion, beside the lazy one."""
+
+
+@dataclass(frozen=True)
+class Emulated:
+    """What the emulator came to."""
+
+    result: Judgement | Failure
+    case: str = ""
+    """The draw on which a failure came, where it is not the first."""
+    printed: str = ""
 
 
 def evaluate(text: str, task: Task, arch: str, drawn: Conditions, stress: Case, setting: Setting) -> Verdict:
@@ -55,39 +66,66 @@ def evaluate(text: str, task: Task, arch: str, drawn: Conditions, stress: Case, 
         InfrastructureError: if the machine failed; nothing is said about the submission then.
     """
     dossier = Dossier(text, task, arch, drawn.hash)
-    refused = check_text(text)
-    if refused is not None:
-        return dossier.failed(refused)
-
-    with dossier.timed("build"):
-        declaration, code = task.signature.declaration(), load_arch(arch).code
-        built = build(text, declaration=declaration, arch=code, cache=setting.cache)
+    built = compiled(text, task, arch, setting.cache, dossier)
     if isinstance(built, Failure):
         return dossier.failed(built)
-    dossier.note_build(built)
-
     with dossier.timed("plan"):
-        plans = _record(built, task, arch, [case.axes for case in (*drawn.cases, stress)])
+        shapes = [case.axes for case in (*drawn.cases, stress)]
+        plans = recorded(built, task, shapes, device_profile(arch))
     if isinstance(plans, Failure):
         return dossier.failed(plans)
-    shown = plans[_shape(drawn.cases[0].axes)]
+    shown = plans[shape(drawn.cases[0].axes)]
     dossier.note_plan(shown, plan_table(shown))
     dossier.note_device(setting.device.name, setting.emulator_revision)
+    ended = emulated(built, plans, task, arch, drawn, stress, setting, dossier)
+    dossier.printed = ended.printed
+    if isinstance(ended.result, Failure):
+        return dossier.failed(ended.result, ended.case)
+    return dossier.judged(ended.result)
 
+
+def compiled(text: str, task: Task, arch: str, cache: Cache, dossier: Dossier) -> Build | Failure:
+    """Run the stages before the plan: is it a submission, and does it compile?"""
+    refused = check_text(text)
+    if refused is not None:
+        return refused
+    with dossier.timed("build"):
+        declaration, code = task.signature.declaration(), load_arch(arch).code
+        built = build(text, declaration=declaration, arch=code, cache=cache)
+    if isinstance(built, Build):
+        dossier.note_build(built)
+    return built
+
+
+def emulated(
+    built: Build,
+    plans: Mapping[Shape, LaunchPlan],
+    task: Task,
+    arch: str,
+    drawn: Conditions,
+    stress: Case,
+    setting: Setting,
+    dossier: Dossier,
+) -> Emulated:
+    """Run the plans on the emulator and judge them; the dossier takes the durations.
+
+    Raises:
+        InfrastructureError: if the emulator failed.
+    """
     runner = _Runner(task, built, plans, setting)
     executions: list[Execution] = []
     for case in drawn.cases:
         with dossier.timed("execute"):
             execution = runner.run(case)
         if isinstance(execution, Failure):
-            return dossier.failed(execution, f"draw {case.name}" if executions else "")
+            return Emulated(execution, f"draw {case.name}" if executions else "")
         executions.append(execution)
-    dossier.printed = executions[0].printed
+    printed = executions[0].printed
     with dossier.timed("judge"):
         judgement = judge(task, arch, drawn, executions)
     sound = not any(finding.severity is Severity.ERROR for finding in judgement.findings)
     if not sound or judgement.status not in (Status.OK, Status.WRONG_OUTPUT):
-        return dossier.judged(judgement)
+        return Emulated(judgement, printed=printed)
 
     stressed: list[Execution] = []
     if any(count.family in ORDERED_FAMILIES for count in executions[0].counts):
@@ -101,7 +139,8 @@ def evaluate(text: str, task: Task, arch: str, drawn: Conditions, stress: Case, 
         with dossier.timed("ablation"):
             ablation = runner.run(drawn.cases[0], RunOptions(zero_target_results=True))
     with dossier.timed("judge"):
-        return dossier.judged(judge(task, arch, drawn, executions, schedules=stressed, ablation=ablation))
+        judgement = judge(task, arch, drawn, executions, schedules=stressed, ablation=ablation)
+    return Emulated(judgement, printed=printed)
 
 
 def refuse(failure: Failure, text: str, task: Task, arch: str) -> Verdict:
@@ -112,7 +151,7 @@ def refuse(failure: Failure, text: str, task: Task, arch: str) -> Verdict:
 class _Runner:
     """Runs the plans of one build."""
 
-    def __init__(self, task: Task, built: Build, plans: Mapping[_Shape, LaunchPlan], setting: Setting) -> None:
+    def __init__(self, task: Task, built: Build, plans: Mapping[Shape, LaunchPlan], setting: Setting) -> None:
         self._task = task
         self._built = built
         self._plans = plans
@@ -121,7 +160,7 @@ class _Runner:
     def run(self, case: Case, options: RunOptions = FAIR) -> Execution | Failure:
         """Run one call within the task's budget."""
         options = replace(options, warp_instruction_budget=self._task.warp_instruction_budget(case.axes))
-        return self._device.run(self._built, self._plans[_shape(case.axes)], buffers(self._task, case), options)
+        return self._device.run(self._built, self._plans[shape(case.axes)], buffers(self._task, case), options)
 
 
 def _adversarial(random_schedules: int) -> Iterable[RunOptions]:
@@ -146,12 +185,13 @@ def _warned(failure: Failure, options: RunOptions) -> Execution:
     return Execution(buffers={}, findings=(seen, *softened))
 
 
-def _record(built: Build, task: Task, arch: str, shapes: Iterable[Axes]) -> dict[_Shape, LaunchPlan] | Failure:
-    """Record one plan per distinct shape, on the architecture's nominal GPU; stop at the first failure."""
-    profile = device_profile(arch)
-    plans: dict[_Shape, LaunchPlan] = {}
+def recorded(
+    built: Build, task: Task, shapes: Iterable[Axes], profile: DeviceProfile
+) -> dict[Shape, LaunchPlan] | Failure:
+    """Record one plan per distinct shape, as on the GPU of `profile`; stop at the first failure."""
+    plans: dict[Shape, LaunchPlan] = {}
     for axes in shapes:
-        if _shape(axes) in plans:
+        if shape(axes) in plans:
             continue
         sizes = task.sizes_bytes(axes)
         arguments = [
@@ -161,9 +201,10 @@ def _record(built: Build, task: Task, arch: str, shapes: Iterable[Axes]) -> dict
         plan = record(built, arguments, axes, profile)
         if isinstance(plan, Failure):
             return plan
-        plans[_shape(axes)] = plan
+        plans[shape(axes)] = plan
     return plans
 
 
-def _shape(axes: Axes) -> _Shape:
+def shape(axes: Axes) -> Shape:
+    """Return what a plan is kept under."""
     return tuple(axes.items())

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from ptxgym.device.cuda.model import Witness
 from ptxgym.judge.evidence import TARGET_COVERAGE
-from ptxgym.verdict import Evidence, Status
+from ptxgym.judge.judge import Judgement
+from ptxgym.reward import score
+from ptxgym.verdict import Evidence, Status, Timing
 
 DURATION_AGREES = 1.5
 """Nsight Compute's duration of all launches and the timed median may differ by this factor: clocks are left alone, and
@@ -70,6 +72,17 @@ def duration_problem(profiled_us: float, timed_us: float) -> str | None:
         f"it behaves differently under the profiler: {profiled_us:.0f} µs there, {timed_us:.0f} µs when timed, so its "
         "counts say nothing about the timed calls"
     )
+
+
+def concluded(judgement: Judgement, evidence: Evidence | None, timing: Timing | None) -> Judgement:
+    """Return the judgement of a right kernel with what was counted and timed, and the score of that."""
+    message = "all outputs are right"
+    if evidence is not None and evidence.target_ok:
+        message += f", and {evidence.coverage:.0%} of the multiply-adds ran on target instructions"
+    elif evidence is not None:
+        message += f", but {evidence.explanation}"
+    reached = score(judgement.status, judgement.outputs, evidence, judgement.findings, timing)
+    return judgement.model_copy(update={"message": message, "evidence": evidence, "score": reached})
 
 
 def denied(evidence: Evidence, why: str) -> Evidence:

@@ -30,6 +30,8 @@ class Request:
     tier: Tier
     conditions: Conditions
     """Of the workload that is measured."""
+    timing_draws: tuple[Case, ...]
+    """Inputs of the first case's shape on which it is timed."""
     stress: Case
     """The small call on which sanitizers look for causes."""
     build: Build

@@ -1,0 +1,368 @@
+"""One evaluation on a GPU, inside the judge process: run every case, judge, count, time; or find out what went wrong.
+
+Everything that touches the GPU is handed in (`Tools`), so that the order of the stages is one story that runs without
+a GPU as well. The device lock is held around single steps, never around a wait for something else.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from ptxgym.device.cuda import credit
+from ptxgym.device.cuda.model import Outcome, Request, Witness, signature
+from ptxgym.device.cuda.tools import Called, CallFailedError, Handles, NotProfiled, Profiled, Running, Timed, Tools
+from ptxgym.device.protocol import Execution
+from ptxgym.errors import InfrastructureError
+from ptxgym.judge import evidence as counting
+from ptxgym.judge.conditions import Case
+from ptxgym.judge.judge import Judgement
+from ptxgym.task import load_arch
+from ptxgym.verdict import Evidence, Failure, Finding, KernelProfile, Stage, Status, Timing
+
+HANG_FACTOR = 50.0
+"""A call that takes so many times the baseline's time hangs,"""
+HANG_LEAST_S = 2.0
+"""but never before this."""
+HANG_UNKNOWN_S = 10.0
+"""Where no baseline was timed yet."""
+EVENT_SLACK_US = 300.0
+"""By how much the executor's clock may exceed the events' time: flushing L2, launching, waking up,"""
+LAUNCH_SLACK_US = 20.0
+"""and this for every operation of the plan;"""
+EVENT_SLACK = 1.05
+"""clocks differ by less."""
+CROWDED = 0.5
+"""A plan that asks for less than this share of the GPU's memory runs out of it only because others hold it."""
+KEPT_BYTES = 8 << 30
+"""Outputs of timed calls that wait for being checked until the lock is released."""
+
+SANITIZERS: Mapping[Status, tuple[str, ...]] = {
+    Status.RUNTIME_FAULT: ("memcheck",),
+    Status.HANG: ("synccheck",),
+    Status.WRONG_OUTPUT: ("memcheck", "racecheck", "synccheck", "initcheck"),
+}
+"""Which tools may name the cause."""
+
+
+@dataclass
+class _Watch:
+    """Seconds by stage; stages run in several threads."""
+
+    durations_s: dict[str, float] = field(default_factory=dict)
+    _mutex: threading.Lock = field(default_factory=threading.Lock)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            with self._mutex:
+                self.durations_s[name] = self.durations_s.get(name, 0.0) + time.perf_counter() - start
+
+
+class _EndedError(Exception):
+    """Leaves the flow with its result."""
+
+    def __init__(self, result: Judgement | Failure, case: str = "") -> None:
+        super().__init__(result.message)
+        self.result, self.case = result, case
+
+
+def measure(request: Request, tools: Tools, witness: Future[Witness]) -> Outcome:
+    """Measure one submission.
+
+    Args:
+        request: What to measure.
+        tools: With what.
+        witness: What the emulator will have said of it; waited for only where it is needed.
+
+    Raises:
+        InfrastructureError: if the machine failed; nothing is said about the submission then.
+    """
+    flow = _Flow(request, tools, witness)
+    case = ""
+    try:
+        result: Judgement | Failure = flow.run()
+    except _EndedError as end:
+        result, case = end.result, end.case
+    return Outcome(
+        result=result,
+        case=case,
+        printed=flow.printed,
+        durations_s=flow.watch.durations_s,
+        timing=flow.timing,
+        profile=flow.profile,
+        lock_held_s=flow.lock_held_s,
+        notes=tuple(flow.notes),
+        libraries=tools.libraries(),
+    )
+
+
+class _Flow:
+    """One submission on its way."""
+
+    def __init__(self, request: Request, tools: Tools, witness: Future[Witness]) -> None:
+        self._request = request
+        self._tools = tools
+        self._witness = witness
+        self._task = request.task
+        self._first = request.conditions.cases[0]
+        self.watch = _Watch()
+        self.notes: list[str] = []
+        self.printed = ""
+        self.timing: Timing | None = None
+        self.profile: tuple[KernelProfile, ...] = ()
+        self.lock_held_s: float | None = None
+
+    def run(self) -> Judgement:
+        request, tools = self._request, self._tools
+        with ExitStack() as stack:
+            with self.watch.stage("start"):
+                running = stack.enter_context(tools.executor())
+            with self._on_gpu("load"):
+                refused = running.load(request.build, request.plans)
+            if refused is not None:
+                self._fail(self._first, refused)
+            calls, executions = [], []
+            for case in request.conditions.cases:
+                called, execution = self._execute(running, case, stack)
+                calls.append(called)
+                executions.append(execution)
+            self.printed = calls[0].printed
+            with self._on_gpu("judge"):
+                judgement = tools.judging.judge(request, executions)
+            if judgement.status is not Status.OK:
+                found = self._causes(judgement.status)
+                raise _EndedError(judgement.model_copy(update={"findings": (*judgement.findings, *found)}))
+            return self._credit_and_time(running, calls[0], executions, judgement)
+
+    def _credit_and_time(
+        self, running: Running, called: Called, executions: list[Execution], judgement: Judgement
+    ) -> Judgement:
+        """Count instructions and time; in tier `rl` the count, by the emulator, decides whether to time."""
+        if self._request.tier == "rl":
+            evidence = self._emulated("tier rl does not profile")
+            if evidence is None:
+                evidence = self._counted(self._profiled(), called)
+            if evidence is not None and evidence.target_ok:
+                self._time(running, executions)
+            else:
+                self.notes.append("speed: tier rl times only what target instructions compute")
+            return credit.concluded(judgement, evidence, self.timing)
+        with ThreadPoolExecutor(1, "profile") as beside:
+            profiling = beside.submit(self._profiled)
+            self._time(running, executions)
+            profiled = profiling.result()
+        return credit.concluded(judgement, self._counted(profiled, called), self.timing)
+
+    # Running
+
+    def _execute(self, running: Running, case: Case, stack: ExitStack) -> tuple[Called, Execution]:
+        """Call the plan on `case`; its outputs, and its inputs afterwards, stay until the evaluation ends."""
+        with self.watch.stage("inputs"):
+            inputs = self._tools.memory.inputs(self._task, case)
+            results = stack.enter_context(self._tools.memory.slot(self._task.sizes_bytes(case.axes)))
+        with self._on_gpu("execute"):
+            called = self._call(running, case, inputs, results, flush=False)
+        if isinstance(called, Failure):
+            self._fail(case, called)
+        self._refuse_forged(case, [called])
+        return called, Execution(buffers=dict(results))
+
+    def _call(
+        self, running: Running, case: Case, inputs: Handles, results: Handles, *, flush: bool
+    ) -> Called | Failure:
+        limit_s = self._hang_limit_s(case)
+        plan = self._request.plan_index(case.axes)
+        return running.call(plan, inputs, results, timeout_s=limit_s, flush=flush)
+
+    def _hang_limit_s(self, case: Case) -> float:
+        baseline_us = self._tools.clock.baseline_us(self._task, case)
+        return HANG_UNKNOWN_S if baseline_us is None else max(HANG_LEAST_S, HANG_FACTOR * baseline_us / 1e6)
+
+    def _refuse_forged(self, case: Case, calls: list[Called]) -> None:
+        """End where the events' times cannot be true: device code may have written over them.
+
+        The time between the events must fit into the executor's time on the host, and nearly fill it.
+        """
+        over_us = statistics.median(called.time_us - called.device_wall_us * EVENT_SLACK for called in calls)
+        slack_us = EVENT_SLACK_US + LAUNCH_SLACK_US * len(self._request.plan(case.axes).operations)
+        missing_us = statistics.median(called.device_wall_us - called.time_us * EVENT_SLACK for called in calls)
+        if over_us <= 0 and missing_us <= slack_us:
+            return
+        events, wall = (statistics.median(getattr(c, name) for c in calls) for name in ("time_us", "device_wall_us"))
+        self._end(
+            Status.INTEGRITY,
+            "timing.forged_events",
+            f"the GPU's events say {events:.0f} µs, but by the clock of the host the call took {wall:.0f} µs, so the "
+            "events cannot be believed; kernels must not touch memory that is not theirs",
+            case,
+        )
+
+    # Counting
+
+    def _profiled(self) -> Profiled | NotProfiled:
+        with self.watch.stage("evidence"):
+            profiled = self._tools.profile(self._request, self._first)
+        if isinstance(profiled, NotProfiled) and self._request.tier == "publish":
+            raise InfrastructureError(
+                f"tier publish needs Nsight Compute: {profiled.reason}; use tier standard, whose evidence then comes "
+                "from the emulator, or see `ptxgym doctor`"
+            )
+        return profiled
+
+    def _counted(self, profiled: Profiled | NotProfiled, called: Called) -> Evidence | None:
+        """Return the evidence that counts: the profiler's, cross-checked by the emulator, or the emulator's."""
+        if isinstance(profiled, NotProfiled):
+            return self._emulated(profiled.reason)
+        self.profile = profiled.kernels
+        execution = Execution(buffers={}, counts=profiled.counts)
+        evidence = counting.gather(
+            self._task, load_arch(self._request.arch), self._first, execution, correct=True, ablation=None, source="ncu"
+        )
+        with self.watch.stage("witness"):
+            witness = self._witness.result()
+        evidence, notes = credit.cross_checked(evidence, witness)
+        self.notes += notes
+        problem = self._behaves_differently(profiled, called)
+        return credit.denied(evidence, problem) if problem is not None else evidence
+
+    def _behaves_differently(self, profiled: Profiled, called: Called) -> str | None:
+        """Say how the profiled run differs from the judged and the timed ones."""
+        if profiled.launches != called.launches:
+            return "it behaves differently under the profiler: other kernels were launched there"
+        with self._on_gpu("judge"):
+            right = self._tools.judging.right(self._request, self._first, profiled.outputs)
+        if not right:
+            return "it behaves differently under the profiler: its output is wrong there"
+        if self.timing is None or not profiled.kernels:
+            return None
+        profiled_us = sum(kernel.duration_us * kernel.launches for kernel in profiled.kernels)
+        return credit.duration_problem(profiled_us, self.timing.candidate_us)
+
+    def _emulated(self, why: str) -> Evidence | None:
+        with self.watch.stage("witness"):
+            witness = self._witness.result()
+        same = witness.launches == signature(self._request.plan(self._first.axes))
+        evidence, notes = credit.emulated(witness, same, why)
+        self.notes += notes
+        return evidence
+
+    # Timing
+
+    def _time(self, running: Running, executions: list[Execution]) -> None:
+        """Time the candidate; every timed call's output is checked, after the lock is released where memory allows."""
+        tools, request = self._tools, self._request
+        draws = request.timing_draws
+        inputs = [tools.memory.inputs(self._task, case) for case in draws]
+        judged = {
+            case.seed: execution.buffers for case, execution in zip(request.conditions.cases, executions, strict=True)
+        }
+        sizes = {tensor.name: tensor.size_bytes(self._first.axes) for tensor in self._task.outputs}
+        calls: list[Called] = []
+        waiting: deque[tuple[Case, Handles, ExitStack]] = deque()
+
+        def check_oldest() -> None:
+            case, outputs, slot = waiting.popleft()
+            with slot:
+                self._check_timed(case, outputs, judged.get(case.seed))
+
+        def timed_call(draw: int) -> float:
+            case, slot = draws[draw], ExitStack()
+            results = slot.enter_context(tools.memory.slot(sizes))
+            waiting.append((case, results, slot))
+            called = self._call(running, case, inputs[draw], results, flush=True)
+            if isinstance(called, Failure):
+                raise CallFailedError(case, called)
+            calls.append(called)
+            if len(waiting) * sum(sizes.values()) > KEPT_BYTES:
+                check_oldest()
+            return called.time_us
+
+        try:
+            with self.watch.stage("timing"):
+                timed = tools.clock.race(request, draws, timed_call)
+            if isinstance(timed, Timed):
+                self._refuse_forged(self._first, calls)
+            with self._on_gpu("check"):
+                while waiting and isinstance(timed, Timed):
+                    check_oldest()
+        except CallFailedError as error:
+            self._fail(error.case, error.failure)
+        finally:
+            for _, _, slot in waiting:
+                slot.close()
+        if isinstance(timed, Failure):
+            raise _EndedError(timed)
+        self.timing, self.lock_held_s = timed.timing, timed.lock_held_s
+
+    def _check_timed(self, case: Case, outputs: Handles, judged: Mapping[str, object] | None) -> None:
+        """End where a timed call's outputs are neither those that were judged right, nor right themselves."""
+        judging = self._tools.judging
+        if judged is not None and all(judging.equal(found, judged[name]) for name, found in outputs.items()):
+            return
+        if not judging.right(self._request, case, outputs):
+            self._end(
+                Status.WRONG_OUTPUT,
+                "timing.wrong_output",
+                "a timed call's output is wrong, though the same call was right before: the kernel has a race, or "
+                "takes another way when it is timed",
+                case,
+            )
+
+    # What went wrong
+
+    def _fail(self, case: Case, failure: Failure) -> NoReturn:
+        """End with a failed call: probe the GPU, look for the cause."""
+        if failure.status is Status.LAUNCH_ERROR and failure.code.endswith("out_of_memory"):
+            self._refuse_crowding(case, failure)
+        if failure.status in (Status.RUNTIME_FAULT, Status.HANG):
+            with self.watch.stage("health"):
+                self._tools.check_health()
+        found = self._causes(failure.status)
+        message = failure.message
+        if failure.status is Status.RUNTIME_FAULT and found:
+            message = f"{message} {found[0].message}"
+        complete = failure.model_copy(update={"message": message, "findings": (*failure.findings, *found)})
+        raise _EndedError(complete, case.name if case != self._first else "")
+
+    def _refuse_crowding(self, case: Case, failure: Failure) -> None:
+        asked = sum(buffer.size_bytes for buffer in self._request.plan(case.axes).buffers)
+        if asked < CROWDED * self._tools.memory_bytes:
+            raise InfrastructureError(
+                f"the GPU's memory is short, though the submission asks for {asked / 2**30:.1f} GiB of "
+                f"{self._tools.memory_bytes / 2**30:.0f} GiB: {failure.message}; end what else runs there"
+            )
+
+    def _causes(self, status: Status) -> tuple[Finding, ...]:
+        """Run the sanitizers on the small call; in tier `rl` only after faults, as the emulator names most causes."""
+        names = SANITIZERS.get(status, ())
+        if not names or (self._request.tier == "rl" and status is not Status.RUNTIME_FAULT):
+            return ()
+        with self.watch.stage("sanitizer"):
+            found = self._tools.sanitize(self._request, self._request.stress, names)
+            if not found and status is Status.RUNTIME_FAULT:
+                found = self._tools.sanitize(self._request, self._first, names)
+        return tuple(finding.model_copy(update={"source": "compute-sanitizer"}) for finding in found)
+
+    def _end(self, status: Status, code: str, message: str, case: Case) -> NoReturn:
+        failure = Failure(stage=Stage.JUDGE, status=status, code=code, message=message)
+        raise _EndedError(failure, case.name if case != self._first else "")
+
+    @contextmanager
+    def _on_gpu(self, stage: str) -> Iterator[None]:
+        """Use the GPU beside others, but never while something is timed."""
+        with ExitStack() as stack:
+            with self.watch.stage("wait"):
+                stack.enter_context(self._tools.shared())
+            with self.watch.stage(stage):
+                yield

@@ -1,0 +1,168 @@
+"""What the flow of one evaluation needs of a GPU, as protocols: the real things, or fakes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ptxgym.build.model import Build
+from ptxgym.device.cuda.model import Request
+from ptxgym.device.protocol import Execution, InstructionCount
+from ptxgym.judge.conditions import Case
+from ptxgym.judge.judge import Judgement
+from ptxgym.plan.model import LaunchPlan
+from ptxgym.task import Task
+from ptxgym.verdict import Failure, Finding, KernelProfile, Timing
+
+Handle = Any
+"""A region of GPU memory with an `array`, or a numpy array of bytes."""
+Handles = Mapping[str, Handle]
+
+
+class Called(Protocol):
+    """One call of a plan, as the executor saw it; see `executor.Call`."""
+
+    @property
+    def time_us(self) -> float:
+        """Between the two events around the call."""
+
+    @property
+    def wall_us(self) -> float:
+        """By the judge's clock, around everything."""
+
+    @property
+    def device_wall_us(self) -> float:
+        """By the executor's clock, from the first launch until the GPU was idle."""
+
+    @property
+    def printed(self) -> str:
+        """What the kernels printed."""
+
+    @property
+    def launches(self) -> tuple[str, ...]:
+        """Kernels that were launched, in order."""
+
+
+class Running(Protocol):
+    """A process that holds one submission; see `executor.Executor`."""
+
+    def load(self, build: Build, plans: Sequence[LaunchPlan]) -> Failure | None:
+        """Load module and plans."""
+
+    def call(
+        self,
+        plan: int,
+        inputs: Handles,
+        results: Handles,
+        *,
+        timeout_s: float,
+        flush: bool = False,
+        profile: bool = False,
+    ) -> Called | Failure:
+        """Call a plan once, cold."""
+
+
+class Profiled(Protocol):
+    """What a profiler saw of one call; see `ncu.Profiled`."""
+
+    @property
+    def counts(self) -> tuple[InstructionCount, ...]:
+        """Executed instructions."""
+
+    @property
+    def kernels(self) -> tuple[KernelProfile, ...]:
+        """Per kernel, the longest first."""
+
+    @property
+    def outputs(self) -> Handles:
+        """Bytes of every output of the profiled call."""
+
+    @property
+    def launches(self) -> tuple[str, ...]:
+        """Kernels that were launched, in order."""
+
+
+@dataclass(frozen=True)
+class NotProfiled:
+    """Why Nsight Compute did not count."""
+
+    reason: str
+    """A clause, such as `this user may not profile (ERR_NVGPUCTRPERM)`."""
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What timing found, and how long it kept the GPU to itself."""
+
+    timing: Timing
+    lock_held_s: float
+
+
+TimedCall = Callable[[int], float]
+"""Make one cold call on draw i and return its µs; see `timing.TimedCall`."""
+
+
+class CallFailedError(Exception):
+    """Raised out of a timed call that the submission failed."""
+
+    def __init__(self, case: Case, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.case, self.failure = case, failure
+
+
+class Clock(Protocol):
+    """Baselines, and the queue of what waits for being timed."""
+
+    def baseline_us(self, task: Task, case: Case) -> float | None:
+        """Return the best baseline's time, if it is known."""
+
+    def race(self, request: Request, draws: Sequence[Case], candidate: TimedCall) -> Timed | Failure:
+        """Time `candidate` against the baselines on the same draws, under the exclusive lock."""
+
+
+class Judging(Protocol):
+    """The judge, bound to where arrays live."""
+
+    def judge(self, request: Request, executions: Sequence[Execution]) -> Judgement:
+        """Judge without counts."""
+
+    def right(self, request: Request, case: Case, outputs: Handles) -> bool:
+        """Return whether the outputs of one more call on `case` are right."""
+
+    def equal(self, first: Handle, second: Handle) -> bool:
+        """Return whether two ranges hold the same bytes."""
+
+
+class Memory(Protocol):
+    """Pristine inputs and slots for results."""
+
+    def inputs(self, task: Task, case: Case) -> Handles:
+        """Return the inputs of `case` by name, drawn once."""
+
+    def slot(self, sizes_bytes: Mapping[str, int]) -> AbstractContextManager[Handles]:
+        """Lend memory for results."""
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What a judge process has."""
+
+    executor: Callable[[], AbstractContextManager[Running]]
+    """Lends a fresh process; ends it afterwards."""
+    memory: Memory
+    judging: Judging
+    profile: Callable[[Request, Case], Profiled | NotProfiled]
+    """Runs one call in another fresh process, under the profiler."""
+    sanitize: Callable[[Request, Case, tuple[str, ...]], tuple[Finding, ...]]
+    """Runs one call under each of the tools named."""
+    clock: Clock
+    shared: Callable[[], AbstractContextManager[None]]
+    """The device lock, shared: while one is timed, nobody holds it."""
+    check_health: Callable[[], None]
+    """Raises InfrastructureError where the GPU is not well after a fault."""
+    memory_bytes: int
+    """Of the GPU."""
+    libraries: Callable[[], Mapping[str, str]]
+    """Versions of what measures."""
