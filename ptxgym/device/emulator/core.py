@@ -15,7 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxgym.device.emulator.ir import CONST_DTYPE, INST_DTYPE, OP, SREG_DTYPE, DecodedKernel
+from ptxgym.device.emulator.ir import (
+    CONST_DTYPE,
+    EARLY_READ_DTYPE,
+    EXTENT_DTYPE,
+    INST_DTYPE,
+    OP,
+    SREG_DTYPE,
+    DecodedKernel,
+)
 from ptxgym.errors import InfrastructureError
 
 Bytes = NDArray[np.uint8]
@@ -40,7 +48,8 @@ class _Kernel(ctypes.Structure):
         ("inst", ctypes.c_void_p), ("ninst", ctypes.c_int64), ("pool", ctypes.c_void_p), ("npool", ctypes.c_int64),
         ("consts", ctypes.c_void_p), ("nconst", ctypes.c_int64), ("sregs", ctypes.c_void_p), ("nsreg", ctypes.c_int64),
         ("reg_bytes", ctypes.c_int64), ("static_smem_bytes", ctypes.c_int64), ("local_bytes", ctypes.c_int64),
-        ("param_bytes", ctypes.c_int64), ("features", ctypes.c_uint32),
+        ("param_bytes", ctypes.c_int64), ("features", ctypes.c_uint32), ("early_reads", ctypes.c_void_p),
+        ("nearly_reads", ctypes.c_int64), ("extents", ctypes.c_void_p), ("nextents", ctypes.c_int64),
     ]  # fmt: skip
 
 
@@ -137,11 +146,12 @@ class Core:
         lib.emu_refresh.argtypes = lib.emu_unload.argtypes = [ctypes.c_void_p]
         lib.emu_launch.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
         lib.emu_take.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
-        sizes = (ctypes.c_int64 * 9)()
+        sizes = (ctypes.c_int64 * 11)()
         lib.emu_sizes(sizes)
         expected = [
             INST_DTYPE.itemsize, CONST_DTYPE.itemsize, SREG_DTYPE.itemsize, ctypes.sizeof(_Kernel), RECORD_BYTES,
             ctypes.sizeof(_Buffer), ctypes.sizeof(_Launch), ctypes.sizeof(_Result), len(OP),
+            EARLY_READ_DTYPE.itemsize, EXTENT_DTYPE.itemsize,
         ]  # fmt: skip
         if list(sizes) != expected:
             raise InfrastructureError(f"the emulator core {library} has structure sizes {list(sizes)}, not {expected}")
@@ -163,10 +173,19 @@ class Program:
         self.decoded = decoded
         self._consts = decoded.consts.copy()
         self._addends = {r.const: r.addend for r in decoded.relocations}
+        self._array_names = [ctypes.create_string_buffer(extent.name.encode()) for extent in decoded.extents]
+        self._extents = np.array(
+            [
+                (extent.inst, extent.begin, extent.end, 0, ctypes.addressof(name))
+                for extent, name in zip(decoded.extents, self._array_names, strict=True)
+            ],
+            EXTENT_DTYPE,
+        )
         self._kernel = _Kernel(
             decoded.inst.ctypes.data, len(decoded.inst), decoded.pool.ctypes.data, len(decoded.pool),
             self._consts.ctypes.data, len(self._consts), decoded.sregs.ctypes.data, len(decoded.sregs),
             decoded.reg_bytes, decoded.static_smem_bytes, decoded.local_bytes, decoded.param_bytes, decoded.features,
+            decoded.early_reads.ctypes.data, len(decoded.early_reads), self._extents.ctypes.data, len(self._extents),
         )  # fmt: skip
         error = ctypes.create_string_buffer(512)
         self._handle = lib.emu_load(ctypes.byref(self._kernel), error, len(error))

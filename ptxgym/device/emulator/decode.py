@@ -38,6 +38,7 @@ from ptxgym.device.emulator.decode_grammar import (
 )
 from ptxgym.device.emulator.decode_layout import Layout, dimensions, lay_out, module_symbols
 from ptxgym.device.emulator.decode_operands import Context
+from ptxgym.device.emulator.decode_suspects import early_read_table, early_reads, extents
 from ptxgym.device.emulator.ir import (
     CONST_DTYPE,
     INST_DTYPE,
@@ -45,6 +46,7 @@ from ptxgym.device.emulator.ir import (
     SREG_DTYPE,
     DecodedKernel,
     ModuleSymbol,
+    SharedExtent,
 )
 from ptxgym.device.emulator.ptx import Function, Instruction, Module, parse_module
 
@@ -120,9 +122,13 @@ def decode_function(function: Function) -> DecodedKernel:
         templates.append(template)
     _end(function, rows, templates)
     fixed = [entry[0] for entry in (*context.consts, *context.sregs)]
+    suspects = (
+        early_reads(rows, context.pool, context.widths, fixed),
+        extents(rows, context.pool, context.shared_bases, context.addresses),
+    )
     allocation = allocate(rows, context.pool, context.widths, fixed)
     relocate(rows, context.pool, allocation)
-    return _assemble(function, layout, allocation, rows, templates)
+    return _assemble(function, layout, allocation, rows, templates, suspects)
 
 
 def refused_forms(function: Function) -> list[NotEmulated]:
@@ -197,7 +203,12 @@ def _end(function: Function, rows: list[Row], templates: list[Template]) -> None
 
 
 def _assemble(
-    function: Function, layout: Layout, allocation: Allocation, rows: list[Row], templates: list[Template]
+    function: Function,
+    layout: Layout,
+    allocation: Allocation,
+    rows: list[Row],
+    templates: list[Template],
+    suspects: tuple[list[tuple[int, int]], tuple[SharedExtent, ...]],
 ) -> DecodedKernel:
     places = allocation.places
     context, instructions = layout.context, function.body.instructions
@@ -230,6 +241,8 @@ def _assemble(
         max_ntid=dimensions(function.directives.get("maxntid")),
         req_ntid=dimensions(function.directives.get("reqntid")),
         cluster=dimensions(function.directives.get("reqnctapercluster")),
+        early_reads=_frozen(early_read_table(suspects[0], places, context.widths)),
+        extents=suspects[1],
         register_names=_names(context, allocation),
     )
 

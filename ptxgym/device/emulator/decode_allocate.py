@@ -49,7 +49,7 @@ class Allocation:
 
 
 @dataclass
-class _Block:
+class Block:
     """Instructions [first, last] that run one after the other."""
 
     first: int
@@ -95,7 +95,7 @@ def _live_spans(rows: Sequence[Row], pool: Sequence[int], candidates: set[int]) 
     """First and last instruction at which each candidate may hold a value that matters."""
     index = {offset: number for number, offset in enumerate(sorted(candidates))}
     starts, ends = [len(rows)] * len(index), [-1] * len(index)
-    blocks = _blocks(rows, pool)
+    blocks = flow(rows, pool)
     for block in blocks:
         for at in range(block.first, block.last + 1):
             row = rows[at]
@@ -136,7 +136,8 @@ def _reads_and_writes(
     )
 
 
-def _blocks(rows: Sequence[Row], pool: Sequence[int]) -> list[_Block]:
+def flow(rows: Sequence[Row], pool: Sequence[int]) -> list[Block]:
+    """Return the basic blocks in order, with the blocks that may follow each."""
     leaders = {0}
     for at, row in enumerate(rows):
         op = row[OP_AT]
@@ -145,7 +146,7 @@ def _blocks(rows: Sequence[Row], pool: Sequence[int]) -> list[_Block]:
         if op in (_BRA, _BRX) or op in _STOPS:
             leaders.add(at + 1)
     ordered = sorted(leader for leader in leaders if leader < len(rows))
-    blocks = [_Block(first, following - 1) for first, following in zip(ordered, [*ordered[1:], len(rows)], strict=True)]
+    blocks = [Block(first, following - 1) for first, following in zip(ordered, [*ordered[1:], len(rows)], strict=True)]
     for block in blocks:
         row = rows[block.last]
         op, falls = row[OP_AT], row[GUARD_AT] >= 0
@@ -162,7 +163,7 @@ def _targets(row: Row, pool: Sequence[int]) -> tuple[int, ...]:
     return tuple(pool[row[VEC_AT] : row[VEC_AT] + row[NVEC_AT]])
 
 
-def _propagate(blocks: Sequence[_Block]) -> None:
+def _propagate(blocks: Sequence[Block]) -> None:
     """Solve for what is live at the ends of every block."""
     by_first = {block.first: block for block in blocks}
     changed = True

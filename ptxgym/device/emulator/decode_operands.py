@@ -89,6 +89,8 @@ class Context:
         self.relocations: list[Relocation] = []
         self.slots: dict[Register, int] = {}
         self.shared_used: set[Variable] = set()
+        self.shared_bases: dict[int, Variable] = {}
+        """Constant → the shared variable whose address (plus an addend) it holds."""
         self.call_params: dict[Variable, int] = {}
         self.names: dict[int, str] = {}
         self.widths: dict[int, int] = {}
@@ -137,10 +139,13 @@ class Context:
         key = (value, width)
         offset = self._const_slots.get(key)
         if offset is None:
-            offset = self._const_slots[key] = self.allocate(width)
-            low, high = value & 0xFFFF_FFFF_FFFF_FFFF, value >> 64
-            self.consts.append((offset, width, low, high))
-            self.names[offset] = f"{value:#x}"
+            offset = self._const_slots[key] = self._new_constant(value, width)
+        return offset
+
+    def _new_constant(self, value: int, width: int) -> int:
+        offset = self.allocate(width)
+        self.consts.append((offset, width, value & 0xFFFF_FFFF_FFFF_FFFF, value >> 64))
+        self.names[offset] = f"{value:#x}"
         return offset
 
     def special(self, name: str, width: int) -> int:
@@ -173,7 +178,10 @@ class Context:
         if variable.space in ("shared", "local"):
             if variable.space == "shared":
                 self.shared_used.add(variable)
-            offset = self.constant((self.addresses[variable] + addend) & ((1 << (8 * width)) - 1), width)
+            value = (self.addresses[variable] + addend) & ((1 << (8 * width)) - 1)
+            offset = self._new_constant(value, width)  # never shared with a number of the same value
+            if variable.space == "shared":
+                self.shared_bases[offset] = variable
         elif width != 8:
             raise RefusedOperand(f"the address of `{variable.name}` in a {8 * width}-bit register")
         elif variable in self.params:

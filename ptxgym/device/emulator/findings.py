@@ -24,6 +24,8 @@ RECORD_DTYPE = np.dtype(
 
 _SEVERITY = {0: Severity.NOTE, 1: Severity.WARNING, 2: Severity.ERROR}
 _ORDER = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
+_CAUSES = ("barrier.divergent", "smem.out_of_array")
+"""What leads to races: ranked before its equals in severity."""
 _CONSEQUENCES = ("emulator.deadlock", "emulator.livelock", "mbarrier.tx_left", "smem.uninitialised")
 """What a fault causes rather than is: ranked after its equals in severity."""
 _PLACE = re.compile(r"(?:\bline )?\{@(-?\d+)\}")
@@ -125,7 +127,11 @@ def rank(findings: Iterable[Finding], limit: int) -> tuple[Finding, ...]:
         first = known if _ORDER[known.severity] <= _ORDER[finding.severity] else finding
         merged[key] = first.model_copy(update={"count": known.count + finding.count})
 
-    def place(finding: Finding) -> tuple[int, bool]:
-        return _ORDER[finding.severity], finding.code.startswith(_CONSEQUENCES)
+    def place(finding: Finding) -> tuple[int, bool, bool]:
+        return (
+            _ORDER[finding.severity],
+            not finding.code.startswith(_CAUSES),
+            finding.code.startswith(_CONSEQUENCES),
+        )
 
     return tuple(sorted(merged.values(), key=place)[:limit])

@@ -80,6 +80,10 @@ INST_FIELDS = (
 INST_DTYPE = np.dtype([(name, code) for name, code in INST_FIELDS], align=True)
 CONST_DTYPE = np.dtype([("offset", "<i4"), ("width", "<u4"), ("lo", "<u8"), ("hi", "<u8")], align=True)
 SREG_DTYPE = np.dtype([("offset", "<i4"), ("width", "<u4"), ("sreg", "<u4"), ("pad", "<u4")], align=True)
+EARLY_READ_DTYPE = np.dtype([("inst", "<i4"), ("offset", "<i4"), ("width", "<u4"), ("pad", "<u4")], align=True)
+EXTENT_DTYPE = np.dtype(
+    [("inst", "<i4"), ("begin", "<u4"), ("end", "<u4"), ("pad", "<u4"), ("name", "<u8")], align=True
+)
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,16 @@ class SharedSymbol:
     """0 for the dynamic (`.extern`) arrays."""
     align: int
     dynamic: bool = False
+
+
+@dataclass(frozen=True)
+class SharedExtent:
+    """Instruction `inst` computes its shared address from that of the array `name` alone, which is [begin, end)."""
+
+    inst: int
+    begin: int
+    end: int
+    name: str
 
 
 @dataclass(frozen=True)
@@ -174,6 +188,10 @@ class DecodedKernel:
     req_ntid: tuple[int, int, int] | None = None
     cluster: tuple[int, int, int] | None = None
     """`.reqnctapercluster`."""
+    early_reads: NDArray[np.void] = field(default_factory=lambda: np.empty(0, EARLY_READ_DTYPE), repr=False)
+    """[reads] of `EARLY_READ_DTYPE`: registers that an instruction may read before anything has written them."""
+    extents: tuple[SharedExtent, ...] = ()
+    """Ascending instructions."""
     register_names: Mapping[int, str] = field(default_factory=dict, repr=False)
     """Register-file offset → PTX name or value, of the places that belong to one register alone."""
 

@@ -32,7 +32,8 @@ struct EmuResult {
 void emu_sizes(int64_t* out) {
   const int64_t sizes[] = {sizeof(Inst),      sizeof(Const),         sizeof(SregInit),
                            sizeof(Kernel),    sizeof(FindingRecord), sizeof(EmuBuffer),
-                           sizeof(EmuLaunch), sizeof(EmuResult),     OP_COUNT};
+                           sizeof(EmuLaunch), sizeof(EmuResult),     OP_COUNT,
+                           sizeof(EarlyRead), sizeof(Extent)};
   std::copy(std::begin(sizes), std::end(sizes), out);
 }
 

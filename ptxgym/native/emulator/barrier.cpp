@@ -12,7 +12,10 @@ uint32_t live_threads(const Cta& cta) {
 
 void complete(Cta& cta, int id) {
   NamedBarrier& barrier = cta.barriers[id];
-  if (cta.shadow) cta.shadow->bar_complete(id);
+  if (cta.shadow) {
+    if (barrier.whole_cta && barrier.expected < cta.grid.threads_per_cta) cta.shadow->bar_skipped(id);
+    cta.shadow->bar_complete(id);
+  }
   for (const NamedBarrier::Waiter& waiter : barrier.waiters) {
     const Inst& inst = cta.program.kernel.inst[waiter.inst];
     if (inst.op == OP_BAR_RED && inst.d >= 0) {

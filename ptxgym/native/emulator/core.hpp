@@ -241,6 +241,7 @@ struct Buffer {
 // ---- programs
 
 enum class ParkKind : uint8_t { None, Aligned, Members };
+enum Suspect : uint8_t { SUSPECT_NONE = 0, SUSPECT_REGISTER = 1, SUSPECT_EXTENT = 2 };
 struct Slot {
   Handler handler;
   ParkKind park;
@@ -249,6 +250,7 @@ struct Program {
   Kernel kernel;
   std::vector<Slot> slots;
   std::vector<uint8_t> warp_image;  // registers of a fresh warp: constants in place, everything else poison
+  std::vector<uint8_t> suspects;    // per instruction: bits of enum Suspect; empty where there are none
   bool needs_tensor_state = false;  // some instruction belongs to an asynchronous engine
   std::string error;                // not empty: names the instruction that has no handler
   explicit Program(const Kernel&);
@@ -334,6 +336,12 @@ struct Cta {
   void wake() { ++events; }                      // lanes blocked with `again` look once more
   void release(Warp&, uint32_t lanes);           // lanes blocked without `again` go on
 };
+
+// What the decoder could not rule out about an instruction of `Program::suspects`: looks at the values (suspects.cpp).
+void check_suspect(Cta&, Warp&, const Inst&, uint32_t mask);
+
+// "warp 3", "warps 0-2, 5".
+std::string warp_list(const std::vector<int>& warps);
 
 // ---- grid
 

@@ -164,7 +164,10 @@ Step Cta::fault(Warp& w, const Inst& inst, int lane, const char* code, const cha
     f->fatal = 1;
     f->say("%s", text);
     char who[sizeof f->who[0]];
-    std::snprintf(who, sizeof who, "lane %d of warp %d, CTA (%u, %u, %u)", lane, w.id, id[0], id[1], id[2]);
+    if (lane < 0)
+      std::snprintf(who, sizeof who, "warp %d, CTA (%u, %u, %u)", w.id, id[0], id[1], id[2]);
+    else
+      std::snprintf(who, sizeof who, "lane %d of warp %d, CTA (%u, %u, %u)", lane, w.id, id[0], id[1], id[2]);
     f->party(0, who, "executed {@%d}", index_of(inst));
   } else {  // a softer finding of the same kind stands already: it becomes the fatal one
     for (FindingRecord& record : findings.records)

@@ -17,19 +17,6 @@ struct Group {
   int rank = 0;  // smaller: nearer to the cause
 };
 
-std::string warp_list(const std::vector<int>& warps) {
-  std::string text = warps.size() == 1 ? "warp " : "warps ";
-  for (size_t i = 0; i < warps.size();) {
-    size_t end = i;
-    while (end + 1 < warps.size() && warps[end + 1] == warps[end] + 1) ++end;
-    if (i) text += ", ";
-    text += std::to_string(warps[i]);
-    if (end > i) text += (end == i + 1 ? ", " : "-") + std::to_string(warps[end]);
-    i = end + 1;
-  }
-  return text;
-}
-
 const Mbar* mbar_of(const Cta& cta, uint32_t address) {
   for (auto m = cta.mbars.rbegin(); m != cta.mbars.rend(); ++m)
     if (m->address == address && m->valid) return &*m;
@@ -96,7 +83,11 @@ std::string described(const Cta& cta, const Group& group) {
     const NamedBarrier& barrier = cta.barriers[group.address & 15];
     std::snprintf(text, sizeof text, "at barrier %u: %u of %u threads arrived", group.address, barrier.arrived,
                   barrier.expected);
-    return text;
+    std::vector<int> exited;
+    for (const Warp& w : cta.warps)
+      if (!w.live) exited.push_back(w.id);
+    if (exited.empty()) return text;
+    return std::string(text) + ", and " + warp_list(exited) + (exited.size() == 1 ? " has" : " have") + " exited";
   }
   return group.what;
 }
@@ -112,6 +103,19 @@ const char* remedy(const Cta& cta, const Group& group) {
 }
 
 }  // namespace
+
+std::string warp_list(const std::vector<int>& warps) {
+  std::string text = warps.size() == 1 ? "warp " : "warps ";
+  for (size_t i = 0; i < warps.size();) {
+    size_t end = i;
+    while (end + 1 < warps.size() && warps[end + 1] == warps[end] + 1) ++end;
+    if (i) text += ", ";
+    text += std::to_string(warps[i]);
+    if (end > i) text += (end == i + 1 ? ", " : "-") + std::to_string(warps[end]);
+    i = end + 1;
+  }
+  return text;
+}
 
 void report_deadlock(Cta& cta) {
   std::vector<Group> groups = waiters(cta);

@@ -13,6 +13,9 @@ constexpr uint32_t CHUNK_BYTES = 16;  // the unit that every layout keeps intact
 
 constexpr uint32_t swizzle_bytes(Swizzle mode) { return CHUNK_BYTES << static_cast<unsigned>(mode); }
 
+// Distance after which the pattern repeats: that many address bits from bit 7 up take part.
+constexpr uint32_t swizzle_period_bytes(Swizzle mode) { return 128u << static_cast<unsigned>(mode); }
+
 constexpr const char* swizzle_name(Swizzle mode) {
   switch (mode) {
     case Swizzle::None: return "no swizzle";

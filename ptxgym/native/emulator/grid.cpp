@@ -62,7 +62,9 @@ void merge_finding(std::vector<FindingRecord>& all, const FindingRecord& record,
   for (FindingRecord& known : all)
     if (known.inst == record.inst && known.other_inst == record.other_inst && known.fatal == record.fatal &&
         std::strcmp(known.code, record.code) == 0) {
-      known.count += record.count;
+      const uint64_t count = known.count + record.count;
+      if (record.severity > known.severity) known = record;
+      known.count = count;
       return;
     }
   if (all.size() < limit || record.fatal) all.push_back(record);

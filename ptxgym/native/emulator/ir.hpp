@@ -28,6 +28,8 @@ struct Inst {
 // Narrow values are kept zero-extended in their u32 lane; signed operations sign-extend on read.
 struct Const { int32_t offset; uint32_t width; uint64_t lo, hi; };   // width in bytes; 1: predicate
 struct SregInit { int32_t offset; uint32_t width; uint32_t sreg; uint32_t pad; };
+struct EarlyRead { int32_t inst, offset; uint32_t width, pad; };     // a register that `inst` may read before anything wrote it
+struct Extent { int32_t inst; uint32_t begin, end, pad; const char* name; };  // the shared array from whose address `inst` computes its own
 
 struct Kernel {
   const Inst* inst; int64_t ninst;
@@ -39,6 +41,8 @@ struct Kernel {
   int64_t local_bytes;        // per-thread local depot
   int64_t param_bytes;        // size of the parameter block
   uint32_t features;          // bits of enum Feature
+  const EarlyRead* early_reads; int64_t nearly_reads;  // ascending instructions
+  const Extent* extents; int64_t nextents;             // ascending instructions, one each at most
 };
 enum Feature : uint32_t { FEAT_ASYNC = 1, FEAT_BARRIER = 2, FEAT_SHARED = 4, FEAT_COMMUNICATES = 8, FEAT_TARGET = 16, FEAT_PRINTF = 32 };
 

@@ -64,10 +64,50 @@ Step load_128(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
   });
 }
 
+// Two lanes of one store at one address with different values: which one stays is not defined (PTX ISA 9.7.9.12).
+// `differ(one, other)` compares what two lanes store.
+template <class Differ>
+void check_lanes(Cta& cta, Warp& w, const Inst& inst, const Addresses& a, uint32_t lanes, Differ differ) {
+  if (a.pattern == Pattern::Dense || !(lanes & (lanes - 1))) return;
+  int one = -1, other = -1;
+  if (a.pattern == Pattern::Uniform) {
+    one = first_lane(lanes);
+    for (uint32_t rest = lanes & (lanes - 1); rest && other < 0; rest &= rest - 1)
+      if (differ(one, first_lane(rest))) other = first_lane(rest);
+  } else {
+    int order[LANES], count = 0;
+    bool ascending = true;
+    for (uint32_t rest = lanes; rest; rest &= rest - 1) {
+      order[count] = first_lane(rest);
+      ascending &= !count || a.at[order[count - 1]] < a.at[order[count]];
+      ++count;
+    }
+    if (ascending) return;
+    std::sort(order, order + count, [&](int l, int r) { return a.at[l] != a.at[r] ? a.at[l] < a.at[r] : l < r; });
+    for (int i = 1; i < count && other < 0; ++i)
+      if (a.at[order[i - 1]] == a.at[order[i]] && differ(order[i - 1], order[i])) one = order[i - 1], other = order[i];
+  }
+  if (other < 0) return;
+  FindingRecord* f = cta.findings.add(cta, &w, one, "memory.lane_conflict", Severity::Warning, cta.index_of(inst));
+  if (!f) return;
+  char who[sizeof f->who[0]];
+  std::snprintf(who, sizeof who, "lanes %d and %d of warp %d", one, other, w.id);
+  f->say("%s store different values to one address with one instruction: which of them stays is not defined", who);
+  f->party(0, who, "stored to one address");
+  f->mend("let one lane store (a guard, or a reduction over the lanes first), or use an atomic operation");
+}
+
 template <class Elem, class Reg>
 Step store(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
   const uint64_t each = sizeof(Elem) * static_cast<uint64_t>(inst.nvec);
   return for_spaces(cta, w, inst, mask, Kind::Store, each, [&](uint8_t* base, const Addresses& a, uint32_t lanes) {
+    check_lanes(cta, w, inst, a, lanes, [&](int one, int other) {
+      for (int i = 0; i < inst.nvec; ++i) {
+        const Reg* from = w.reg<Reg>(cta.pool(inst.vec)[i]);
+        if (static_cast<Elem>(from[one]) != static_cast<Elem>(from[other])) return true;
+      }
+      return false;
+    });
     for (int i = 0; i < inst.nvec; ++i) {
       const Reg* from = w.reg<Reg>(cta.pool(inst.vec)[i]);
       const uint64_t shift = sizeof(Elem) * static_cast<uint64_t>(i);

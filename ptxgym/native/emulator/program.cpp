@@ -54,6 +54,10 @@ Program::Program(const Kernel& k) : kernel(k) {
               ", source type " + std::to_string(inst.stype) + ", flags " + std::to_string(inst.flags) + ", mods " +
               std::to_string(inst.mods) + ", imm " + std::to_string(inst.imm);
   }
+  if (k.nearly_reads || k.nextents) suspects.assign(slots.size(), SUSPECT_NONE);
+  for (int64_t i = 0; i < k.nearly_reads; ++i)
+    suspects[static_cast<size_t>(k.early_reads[i].inst)] |= SUSPECT_REGISTER;
+  for (int64_t i = 0; i < k.nextents; ++i) suspects[static_cast<size_t>(k.extents[i].inst)] |= SUSPECT_EXTENT;
   refresh_constants();
 }
 

@@ -61,6 +61,8 @@ void ShadowState::reset(Cta&) {
   latest_ = Operation{};
   operation_numbers_ = versions_ = components_ = 0;
   deferred_.clear();
+  skipped_.clear();
+  races_.clear();
   current_ = nullptr;
   layouts_.clear();
   for (WarpState& w : warps_) w.component = components_++;
@@ -166,7 +168,14 @@ void ShadowState::check(Warp& warp, const Touch& earlier, const Touch& now, uint
     same_value_or_race(warp, earlier, now, addr, bytes);
     return;
   }
-  report_unordered(cta_, warp, earlier, now, addr, bytes, likely ? Severity::Warning : Severity::Error);
+  unordered(warp, earlier, now, addr, bytes, likely ? Severity::Warning : Severity::Error);
+}
+
+void ShadowState::unordered(const Warp& warp, const Touch& earlier, const Touch& now, uint32_t addr, uint32_t bytes,
+                            Severity severity) {
+  if (severity == Severity::Error && !earlier.in_flight_kind() && !now.in_flight_kind())
+    races_.insert(uint32_t{std::min(earlier.warp, now.warp)} << 16 | std::max(earlier.warp, now.warp));
+  report_unordered(cta_, warp, earlier, now, addr, bytes, severity);
 }
 
 void ShadowState::same_value_or_race(Warp& warp, const Touch& earlier, const Touch& now, uint32_t addr,
@@ -182,8 +191,8 @@ void ShadowState::settle() {
   due.swap(deferred_);
   for (const Deferred& d : due) {
     const bool same = std::equal(d.before.begin(), d.before.end(), cta_.shared(d.addr));
-    report_unordered(cta_, cta_.warps[static_cast<size_t>(d.warp)], d.earlier, d.now, d.addr,
-                     static_cast<uint32_t>(d.before.size()), same ? Severity::Warning : Severity::Error);
+    unordered(cta_.warps[static_cast<size_t>(d.warp)], d.earlier, d.now, d.addr, static_cast<uint32_t>(d.before.size()),
+              same ? Severity::Warning : Severity::Error);
   }
 }
 
@@ -300,6 +309,46 @@ void ShadowState::bar_depart(Warp& warp, int id) {
   if (!inbox) return;
   WarpState& w = of(warp);
   if (w.now.join(*inbox)) changed(w);
+}
+
+// Remembers the first time at each instruction; what it means is known when the CTA has ended.
+void ShadowState::bar_skipped(int id) {
+  const NamedBarrier& barrier = cta_.barriers[id & 15];
+  if (barrier.waiters.empty()) return;
+  SkippedBarrier skipped{barrier.waiters.front().inst, {}, {}};
+  for (const SkippedBarrier& known : skipped_)
+    if (known.inst == skipped.inst) return;
+  std::vector<bool> met(warps_.size());
+  for (const NamedBarrier::Waiter& waiter : barrier.waiters) met[static_cast<size_t>(waiter.warp->id)] = true;
+  for (const Warp& warp : cta_.warps) {
+    if (met[static_cast<size_t>(warp.id)])
+      skipped.met.push_back(warp.id);
+    else if (!warp.live)
+      skipped.exited.push_back(warp.id);
+  }
+  if (!skipped.exited.empty()) skipped_.push_back(std::move(skipped));
+}
+
+// Warps that have exited are not waited for, and kernels rely on that. It is an error where the barrier was to order
+// accesses of theirs.
+void ShadowState::report_skipped_barriers() {
+  for (const SkippedBarrier& skipped : skipped_) {
+    bool raced = false;
+    for (const int one : skipped.met)
+      for (const int other : skipped.exited)
+        raced |= races_.count(static_cast<uint32_t>(std::min(one, other)) << 16 |
+                              static_cast<uint32_t>(std::max(one, other))) != 0;
+    const Severity severity = raced ? Severity::Error : Severity::Note;
+    const Warp& warp = cta_.warps[static_cast<size_t>(skipped.met.front())];
+    FindingRecord* f = cta_.findings.add(cta_, &warp, -1, "barrier.divergent", severity, skipped.inst);
+    if (!f) continue;
+    const std::string met = warp_list(skipped.met), exited = warp_list(skipped.exited);
+    f->say("%s met at the barrier of line {@%d}, which %s never reached%s", met.c_str(), skipped.inst, exited.c_str(),
+           raced ? ": so it orders nothing between them, and they race in shared memory" : " before the end");
+    f->mend("Let all threads of the block reach __syncthreads(): move it out of the if, or guard the work, not the barrier.");
+    f->party(0, met.c_str(), "waited at the barrier");
+    f->party(1, exited.c_str(), "exited without it");
+  }
 }
 
 // ---- asynchronous operations

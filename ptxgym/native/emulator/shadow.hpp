@@ -40,6 +40,7 @@ struct Shadow {
   virtual void bar_arrive(Warp&, int id) = 0;
   virtual void bar_complete(int id) = 0;
   virtual void bar_depart(Warp&, int id) = 0;
+  virtual void bar_skipped(int) {}  // before bar_complete: whole warps exited instead of coming to __syncthreads()
 
   // ---- mbarriers
   virtual void mbar_init(Warp&, int inst,

@@ -34,9 +34,22 @@ void ShadowState::check_layout(Warp& warp, int inst, uint64_t bits, uint32_t ext
     }
     layouts_.erase(fields);
   }
-  if (d.base_offset == 0 || d.swizzle == Swizzle::None || !cta_.shared_ok(d.start, 1)) return;
+  if (d.swizzle == Swizzle::None || !cta_.shared_ok(d.start, 1)) return;
   const Touch& writer = histories_.at(histories_.history_of_byte(d.start)).write;
-  if (writer.kind != Kind::TmaLoad) return;
+  const uint32_t phase = ((d.start >> 7) - d.base_offset) & (swizzle_period_bytes(d.swizzle) / 128 - 1);
+  if (phase && (writer.kind == Kind::Generic || writer.kind == Kind::CpAsync)) {
+    if (FindingRecord* f =
+            cta_.findings.add(cta_, &warp, -1, "descriptor.swizzle_base", Severity::Note, inst, writer.inst)) {
+      f->say(
+          "%s starts at shared 0x%x, which is no multiple of %u bytes: the %s follows the bits of the address, so the "
+          "tile begins with line %u of the pattern",
+          name, d.start & ~127u, swizzle_period_bytes(d.swizzle), swizzle_name(d.swizzle), phase);
+      f->mend("Align the tile to %u bytes, or swizzle by the address when it is written, not by the row of the tile.",
+              swizzle_period_bytes(d.swizzle));
+      describe_pair(*f, reads, std::string("reads ") + name, writer, "wrote the bytes");
+    }
+  }
+  if (d.base_offset == 0 || writer.kind != Kind::TmaLoad) return;
   FindingRecord* f = cta_.findings.add(cta_, &warp, -1, "descriptor.base_offset", Severity::Warning, inst, writer.inst);
   if (!f) return;
   f->say(

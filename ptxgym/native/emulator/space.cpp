@@ -97,6 +97,8 @@ std::string Cta::describe_global(uint64_t address) {
   else if (before && address - before->base < before->size)
     std::snprintf(text, sizeof text, "byte %llu of %s (%llu bytes)", number(address - before->base), before->name,
                   number(before->size));
+  else if (before && address == before->base + before->size)
+    std::snprintf(text, sizeof text, "right behind the end of %s (%llu bytes)", before->name, number(before->size));
   else if (before && (!after || address - (before->base + before->size) <= after->base - address))
     std::snprintf(text, sizeof text, "%llu bytes past the end of %s (%llu bytes)",
                   number(address - before->base - before->size), before->name, number(before->size));
@@ -136,6 +138,11 @@ Step Cta::fault_address(Warp& w, const Inst& inst, int lane, Space space, uint64
     if (inside && align > 1 && address % align)
       return fault(w, inst, lane, "memory.misaligned", "%s of %llu bytes at %s 0x%llx is not aligned to %llu bytes",
                    what, number(bytes), space_name(space), number(address), number(align));
+    if (address == low + size)
+      return fault(w, inst, lane, "memory.out_of_bounds",
+                   "%s of %llu bytes at %s 0x%llx is out of bounds: right behind the end (%llu bytes%s)", what,
+                   number(bytes), space_name(space), number(address), number(size),
+                   space == S_SHARED ? ", static and dynamic" : "");
     if (address >= low + size)
       return fault(w, inst, lane, "memory.out_of_bounds",
                    "%s of %llu bytes at %s 0x%llx is out of bounds: %llu bytes past the end (%llu bytes%s)", what,

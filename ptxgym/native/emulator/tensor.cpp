@@ -42,6 +42,34 @@ uint64_t line_hash(const uint8_t* line) {
   return sum;
 }
 
+void report_unread(Cta& cta, uint32_t begin, uint32_t end) {
+  const std::vector<LineLayout>& lines = tensor_state(cta).lines;
+  for (uint32_t at = begin; at < end;) {
+    const uint64_t copy = lines[at].copy;
+    const int inst = lines[at].inst;
+    int reader = -1;
+    uint32_t read = 0, first = at;
+    for (; at < end && lines[at].copy == copy && lines[at].inst == inst; ++at) {
+      read += static_cast<uint32_t>(__builtin_popcount(lines[at].read));
+      reader = std::max(reader, lines[at].reader);
+    }
+    const uint32_t bytes = (at - first) * LINE_BYTES;
+    if (inst < 0 || reader < 0 || read * CHUNK_BYTES == bytes) continue;
+    FindingRecord* finding = cta.findings.add("descriptor.unread", Severity::Note, reader, inst);
+    if (!finding) continue;
+    finding->cta = cta.linear;
+    finding->say("of the %u bytes that a tensor copy of line {@%d} brought, wgmma read %u, and never the rest", bytes,
+                 inst, read * CHUNK_BYTES);
+    finding->party(0, "wgmma", "read %u bytes of the tile", read * CHUNK_BYTES);
+    finding->party(1, "tensor copy", "brought %u bytes", bytes);
+    finding->mend(
+        "check the descriptor's step along K (K-major: 32 bytes for 16 elements of 16 bits, so +2 in its address "
+        "field), its stride offset, and the number of steps");
+  }
+}
+
+void TensorState::cta_exit(Cta& cta) { report_unread(cta, 0, static_cast<uint32_t>(lines.size())); }
+
 void complete_transaction(Cta& cta, Mbar& mbar, uint32_t bytes) {
   const uint32_t expected = mbar.tx > 0 && mbar.tx < bytes ? static_cast<uint32_t>(mbar.tx) : bytes;
   cta.mbar_complete_tx(mbar, expected);
@@ -52,7 +80,7 @@ TensorState::TensorState(Cta& cta)
     : bulk_stores(cta.warps.size()),
       cp_async(cta.warps.size()),
       warpgroups((cta.warps.size() + 3) / 4),
-      lines(cta.smem.size() / LINE_BYTES + 1, LineLayout{0, -1, Swizzle::None}) {}
+      lines(cta.smem.size() / LINE_BYTES + 1, LineLayout{0, 0, -1, -1, Swizzle::None, 0}) {}
 
 namespace {
 

@@ -56,14 +56,18 @@ struct Warpgroup {
 // same.
 struct LineLayout {
   uint64_t hash;
-  int32_t inst;  // of the copy; -1: unknown
+  uint64_t copy;   // its ticket
+  int32_t inst;    // of the copy; -1: unknown
+  int32_t reader;  // a wgmma that read some of it; -1: none did
   Swizzle swizzle;
+  uint8_t read;  // bit per chunk that wgmma has read since
 };
 
 constexpr uint32_t LINE_BYTES = 128;
 
 struct TensorState : Extension {
   explicit TensorState(Cta&);
+  void cta_exit(Cta& cta) override;
   std::vector<CopyQueue> bulk_stores, cp_async;  // per warp
   std::vector<Warpgroup> warpgroups;
   std::vector<LineLayout> lines;  // per 128 bytes of shared memory
@@ -71,6 +75,9 @@ struct TensorState : Extension {
 
 inline TensorState& tensor_state(Cta& cta) { return static_cast<TensorState&>(*cta.tensor); }
 uint64_t line_hash(const uint8_t* line);
+
+// Notes the copies that filled lines [begin, end) of which wgmma read a part, and nothing the rest.
+void report_unread(Cta&, uint32_t begin, uint32_t end);
 
 // Hardware completes a copy in pieces, so a barrier that expects fewer bytes than arrive may end its phase on the way,
 // with the surplus counted in the next one: an H200 did so in one run and not in another. Here it always ends: the

@@ -98,9 +98,10 @@ struct BoxLoad : AsyncOp {
     std::vector<LineLayout>& lines = tensor_state(cta).lines;
     const uint32_t end = box.shared + box_span_bytes(box.map);
     const bool dense = box_pitch_bytes(box.map) == box_line_bytes(box.map);
+    report_unread(cta, box.shared / LINE_BYTES, (end + LINE_BYTES - 1) / LINE_BYTES);
     for (uint32_t at = box.shared; at < end; at += LINE_BYTES) {
       const bool whole = dense && at + LINE_BYTES <= end;
-      lines[at / LINE_BYTES] = {whole ? line_hash(cta.shared(at)) : 0, whole ? inst : -1, box.map.swizzle};
+      lines[at / LINE_BYTES] = {whole ? line_hash(cta.shared(at)) : 0, ticket, whole ? inst : -1, -1, box.map.swizzle, 0};
     }
   }
 };
@@ -155,6 +156,21 @@ void note_outside(Cta& cta, Warp& warp, const Inst& inst, int lane, const Tensor
   finding->mend("check the coordinates (innermost first, in elements) and the globalDim of the tensor map");
 }
 
+// Copies and descriptors agree wherever a tile begins, since both swizzle by address; offsets computed by hand from the
+// tile's start do not.
+void note_swizzle_base(Cta& cta, Warp& warp, const Inst& inst, int lane, const TensorMap& map, uint32_t shared) {
+  const uint32_t period = swizzle_period_bytes(map.swizzle);
+  if (map.swizzle == Swizzle::None || shared % period == 0) return;
+  FindingRecord* finding = cta.findings.add(cta, &warp, lane, "tma.swizzle_base", Severity::Note, cta.index_of(inst));
+  if (!finding) return;
+  finding->say(
+      "the box starts at shared 0x%x, which is no multiple of %u bytes: the %s follows the bits of the address, so the "
+      "tile does not begin with the first line of the pattern",
+      shared, period, swizzle_name(map.swizzle));
+  finding->party(0, "tensor copy", "starts at shared 0x%x", shared);
+  finding->mend("align the tile to %u bytes: round the start of dynamic shared memory up", period);
+}
+
 // Builds the box of one lane; false after a fault was recorded.
 bool resolve(Cta& cta, Warp& warp, const Inst& inst, int lane, uint64_t map_address, uint64_t shared, Access access,
              Box& box) {
@@ -196,6 +212,7 @@ bool resolve(Cta& cta, Warp& warp, const Inst& inst, int lane, uint64_t map_addr
                   hex(shared), cta.smem_end);
   }
   box.shared = static_cast<uint32_t>(shared);
+  note_swizzle_base(cta, warp, inst, lane, map, box.shared);
   int32_t coords[MAX_RANK] = {};
   for (int dim = 0; dim < inst.nvec; ++dim) coords[dim] = warp.reg<int32_t>(cta.pool(inst.vec)[dim])[lane];
   const uint32_t size = element_bytes(map.type);

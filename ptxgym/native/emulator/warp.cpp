@@ -113,6 +113,7 @@ Turn run_warp(Cta& cta, Warp& w, int64_t quantum) {
   const Inst* const code = program.kernel.inst;
   const Slot* const slots = program.slots.data();
   const uint8_t* const watched = cta.shadow ? cta.shadow->watched() : nullptr;
+  const uint8_t* const suspects = program.suspects.empty() ? nullptr : program.suspects.data();
   uint64_t* const warp_counts = cta.warp_counts;
   uint64_t* const thread_counts = cta.thread_counts;
   const int64_t allowed = quantum;
@@ -163,6 +164,7 @@ Turn run_warp(Cta& cta, Warp& w, int64_t quantum) {
       Step step = Step::Next;
       if (mask) {
         if (watched && watched[pc]) cta.shadow->registers(w, pc);
+        if (suspects && suspects[pc]) check_suspect(cta, w, inst, mask);
         step = slot.handler(cta, w, inst, mask);
       }
       uint32_t done = mask;

@@ -189,11 +189,23 @@ void Collective::check_layout(Cta& cta, const OperandBytes& bytes, const char* n
   }
 }
 
+void Collective::mark_read(Cta& cta, const OperandBytes& bytes) const {
+  std::vector<LineLayout>& lines = tensor_state(cta).lines;
+  for (const uint32_t chunk : bytes.chunks) {
+    LineLayout& line = lines[chunk / LINE_BYTES];
+    line.read |= static_cast<uint8_t>(1u << chunk % LINE_BYTES / CHUNK_BYTES);
+    line.reader = inst;
+  }
+}
+
 void Collective::run(Cta& cta) {
   static thread_local Scratch scratch;
   const bool bf16 = form->stype == T_BF16;
-  if (!a_in_registers()) check_layout(cta, a, "A");
-  check_layout(cta, b, "B");
+  for (const OperandBytes* bytes : {&a, &b}) {
+    if (bytes == &a && a_in_registers()) continue;
+    check_layout(cta, *bytes, bytes == &a ? "A" : "B");
+    mark_read(cta, *bytes);
+  }
   if (cta.grid.zero_target_results) {
     clear_accumulators(cta, *this);
     return;

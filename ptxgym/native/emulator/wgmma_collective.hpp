@@ -33,4 +33,5 @@ struct Collective : AsyncOp {
 
  private:
   void check_layout(Cta&, const OperandBytes&, const char* name) const;
+  void mark_read(Cta&, const OperandBytes&) const;
 };

@@ -234,12 +234,15 @@ def test_bytes_that_never_come_rank_first() -> None:
 
 def test_barrier_in_one_branch() -> None:
     found = deadlock(f"{WARP} setp.eq.u32 %p2, %r30, 0; @%p2 bra DONE; bar.sync 4, 128;\nDONE:", 128)
-    assert found == ["deadlock: warps 1-3 wait at barrier 4: 96 of 128 threads arrived"]
+    assert found == ["deadlock: warps 1-3 wait at barrier 4: 96 of 128 threads arrived, and warp 0 has exited"]
 
 
 def test_exited_threads_do_not_count_for_a_barrier_of_the_whole_cta() -> None:
     done = go(f"{WARP} setp.eq.u32 %p2, %r30, 0; mov.u32 %r20, 1; @%p2 exit; bar.sync 0;", 128)
     assert done.launch.outcome == Outcome.OK
+    assert done.codes == ["barrier.divergent"] and done.records[0]["severity"] == 0
+    met = go(f"{WARP} setp.eq.u32 %p2, %r30, 0; mov.u32 %r20, 1; bar.sync 0; @%p2 exit; mov.u32 %r20, 2;", 128)
+    assert met.codes == []
 
 
 PUBLISHING = [

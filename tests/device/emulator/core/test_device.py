@@ -152,7 +152,7 @@ def test_tensor_maps_are_packed_into_parameters(device: EmulatorDevice, build: B
 def test_a_fault_names_line_buffer_and_thread(device: EmulatorDevice, build: Build) -> None:
     failure = failed(device.run(build, plan(launch("past_the_end", pointer("out"), literal("<i", N))), data()))
     assert (failure.status, failure.code) == (Status.RUNTIME_FAULT, "memory.out_of_bounds")
-    assert failure.message.endswith("0 bytes past the end of out (4096 bytes)")
+    assert failure.message.endswith("right behind the end of out (4096 bytes)")
     finding = failure.findings[0]
     assert finding.line == 30 and finding.source_line is not None and "the line of the fault" in finding.source_line
     assert finding.parties[0].who == "lane 0 of warp 0, CTA (0, 0, 0)"

@@ -89,7 +89,7 @@ def test_store_past_the_end_names_the_buffer_and_the_lane() -> None:
     assert done.fatal == "memory.out_of_bounds"
     assert (
         done.message(done.fatal)
-        == "store of 4 bytes at global memory out of bounds: 0 bytes past the end of out (80 bytes)"
+        == "store of 4 bytes at global memory out of bounds: right behind the end of out (80 bytes)"
     )
     assert (done.records[0]["lane"], done.records[0]["warp"]) == (20, 0)
 
@@ -150,9 +150,29 @@ def test_reading_what_nothing_wrote_is_a_warning() -> None:
         written=False,
     )
     assert done.codes == ["memory.uninitialised"] and "byte 8 of work" in done.message("memory.uninitialised")
-    body = f"st.global.u32 [%rd1+8], %r0; ld.global.u32 %r20, [%rd1+8]; {STORE}"
+    body = f"st.global.u32 [%rd1+8], 7; ld.global.u32 %r20, [%rd1+8]; {STORE}"
     clean = run(kernel(body), {"out": np.zeros(32, "<u4"), "work": np.zeros(4, "<u4")}, written=False)
     assert clean.codes == []
+
+
+@pytest.mark.parametrize(
+    ("body", "codes"),
+    [
+        ("st.global.u32 [%rd0], %r0;", ["memory.lane_conflict"]),
+        ("st.global.u32 [%rd0], 7;", []),
+        ("and.b32 %r20, %r0, 15; mad.wide.u32 %rd10, %r20, 4, %rd0; st.global.u32 [%rd10], %r0;", ["memory.lane_conflict"]),
+        ("and.b32 %r20, %r0, 15; mad.wide.u32 %rd10, %r20, 4, %rd0; st.global.u32 [%rd10], %r20;", []),
+        ("xor.b32 %r20, %r0, 5; mad.wide.u32 %rd10, %r20, 4, %rd0; st.global.u32 [%rd10], %r0;", []),
+        ("and.b32 %r20, %r0, 15; mad.wide.u32 %rd10, %r20, 8, %rd0; st.global.v2.u32 [%rd10], {%r20, %r0};", ["memory.lane_conflict"]),
+        ("setp.eq.u32 %p1, %r0, 9; @%p1 st.global.u32 [%rd0], %r0;", []),
+        (".shared .align 4 .b8 sm[4]; mov.u32 %r10, sm; st.shared.u32 [%r10], %r0;", ["memory.lane_conflict"]),
+    ],
+)  # fmt: skip
+def test_lanes_of_one_store_that_disagree_about_one_address(body: str, codes: list[str]) -> None:
+    done = run(kernel(body), {"out": np.zeros(64, "<u4")})
+    assert done.codes == codes
+    if codes:
+        assert done.message(codes[0]).startswith("lanes 0 and ")
 
 
 # ---- local and generic

@@ -1,0 +1,100 @@
+// What only the values of a run can tell about instructions that the decoder picked: registers that they may read before
+// anything has written them, and shared addresses that may leave the array they are computed from.
+#include <algorithm>
+
+#include "core.hpp"
+
+namespace {
+
+uint32_t element_bytes(uint8_t type) {
+  switch (type) {
+    case T_U8:
+    case T_S8: return 1;
+    case T_U16:
+    case T_S16:
+    case T_F16:
+    case T_BF16: return 2;
+    case T_U64:
+    case T_S64:
+    case T_F64:
+    case T_F32X2: return 8;
+    case T_B128: return 16;
+    default: return 4;
+  }
+}
+
+// Lanes whose register still holds the poison of a fresh warp.
+uint32_t untouched(Warp& w, const EarlyRead& read, uint32_t mask) {
+  uint32_t lanes = 0;
+  for_lanes(mask, [&](int lane) {
+    const bool poison = read.width >= 8 ? w.reg<uint64_t>(read.offset)[read.width == 16 ? 2 * lane : lane] == ~0ull
+                                        : w.reg<uint32_t>(read.offset)[lane] == ~0u;
+    lanes |= static_cast<uint32_t>(poison) << lane;
+  });
+  return lanes;
+}
+
+void check_registers(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
+  const int at = cta.index_of(inst);
+  const Kernel& kernel = cta.program.kernel;
+  const EarlyRead* end = kernel.early_reads + kernel.nearly_reads;
+  const EarlyRead* read = std::lower_bound(kernel.early_reads, end, at,
+                                           [](const EarlyRead& each, int inst_index) { return each.inst < inst_index; });
+  for (; read != end && read->inst == at; ++read) {
+    const uint32_t lanes = untouched(w, *read, mask);
+    if (!lanes) continue;
+    FindingRecord* f =
+        cta.findings.add(cta, &w, first_lane(lanes), "register.uninitialised", Severity::Warning, at);
+    if (!f) return;
+    char who[sizeof f->who[0]];
+    std::snprintf(who, sizeof who, "lane %d of warp %d", first_lane(lanes), w.id);
+    f->say("line {@%d} uses a variable that nothing has set: its value is arbitrary on a GPU, and here it is NaN or -1",
+           at);
+    f->party(0, who, "read it");
+    f->mend("give the variable a value where it is declared, such as float sum = 0.0f");
+    return;
+  }
+}
+
+void check_extent(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
+  const int at = cta.index_of(inst);
+  const Kernel& kernel = cta.program.kernel;
+  const Extent& array =
+      *std::lower_bound(kernel.extents, kernel.extents + kernel.nextents, at,
+                        [](const Extent& each, int inst_index) { return each.inst < inst_index; });
+  const bool load = inst.op == OP_LD, store = inst.op == OP_ST;
+  const uint32_t elements = load || store ? static_cast<uint32_t>(inst.nvec) : 1u;
+  const uint32_t bytes = element_bytes(inst.type) * elements;
+  const auto outside = [&](int lane) {
+    const uint64_t base = inst.mods & M_A64 ? w.reg<uint64_t>(inst.a)[lane] : w.reg<uint32_t>(inst.a)[lane];
+    const uint32_t address = static_cast<uint32_t>(base + static_cast<uint64_t>(inst.imm));
+    return address < array.begin || uint64_t{address} + bytes > array.end;
+  };
+  uint32_t lanes = 0;
+  for_lanes(mask, [&](int lane) { lanes |= static_cast<uint32_t>(outside(lane)) << lane; });
+  if (!lanes) return;
+  const int lane = first_lane(lanes);
+  FindingRecord* f = cta.findings.add(cta, &w, lane, "smem.out_of_array", load ? Severity::Warning : Severity::Error, at);
+  if (!f) return;
+  const uint64_t base = inst.mods & M_A64 ? w.reg<uint64_t>(inst.a)[lane] : w.reg<uint32_t>(inst.a)[lane];
+  const uint32_t address = static_cast<uint32_t>(base + static_cast<uint64_t>(inst.imm));
+  f->address = address;
+  char who[sizeof f->who[0]], where[96];
+  std::snprintf(who, sizeof who, "lane %d of warp %d", lane, w.id);
+  if (address < array.begin)
+    std::snprintf(where, sizeof where, "%u bytes before its start", array.begin - address);
+  else
+    std::snprintf(where, sizeof where, "at byte %u", address - array.begin);
+  f->say("%s %s %u bytes through the shared array %s (%u bytes) %s: outside of it", who, load ? "reads" : "writes", bytes,
+         array.name, array.end - array.begin, where);
+  f->party(0, who, "%s %u bytes at shared 0x%x", load ? "read" : "wrote", bytes, address);
+  f->mend("check the index and the size of %s: what lies behind it belongs to another array", array.name);
+}
+
+}  // namespace
+
+void check_suspect(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
+  const uint8_t what = cta.program.suspects[static_cast<size_t>(cta.index_of(inst))];
+  if (what & SUSPECT_REGISTER) check_registers(cta, w, inst, mask);
+  if (what & SUSPECT_EXTENT) check_extent(cta, w, inst, mask);
+}
