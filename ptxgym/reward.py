@@ -48,8 +48,9 @@ def score(
 ) -> float:
     """Return the score in [0, 1] of a verdict with these parts.
 
-    0 agent's fault, or an error-severity finding; 0.05 ran clean but wrong; up to 0.15 close; 0.20 correct; 0.30, 0.40
-    and 0.45 correct with a credited coverage of 0.1, 0.5 and 0.9; 0.50 `target_ok`; up to 1 with speed on top of that.
+    0 agent's fault, an error-severity finding, or no element of any output written; 0.05 ran clean but wrong; up to
+    0.15 close; 0.20 correct; 0.30, 0.40 and 0.45 correct with a credited coverage of 0.1, 0.5 and 0.9; 0.50
+    `target_ok`; up to 1 with speed on top of that.
 
     Raises:
         ValueError: if the status is `infra`: the machine failed, and that is never a number.
@@ -59,6 +60,8 @@ def score(
     if any(finding.severity is Severity.ERROR and finding.source is None for finding in findings):
         return 0.0
     if status is Status.WRONG_OUTPUT:
+        if outputs and not any(output.written for output in outputs):
+            return 0.0
         closeness = min((output.closeness for output in outputs if not output.ok), default=0.0)
         return RAN_SCORE + CLOSE_SCORE * min(1.0, max(0.0, closeness))
     if status is not Status.OK:

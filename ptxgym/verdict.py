@@ -122,6 +122,8 @@ class OutputError(Value):
     """The draw on which it was worst."""
     ptxbench_ok: bool | None = None
     """Whether PTXBench's published tolerance would have accepted it."""
+    written: bool = True
+    """Whether any element was written, on any draw."""
 
 
 class FamilyCount(Value):

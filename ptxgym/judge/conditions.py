@@ -6,25 +6,31 @@ once, and equal texts get equal verdicts. Who does not hold the run secret can p
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import hmac
 import os
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 
 from ptxgym.device.protocol import Bytes
 from ptxgym.judge import numbers
-from ptxgym.task import Axes, Draw, Task, Tensor
+from ptxgym.task import ITEM_BYTES, Axes, Draw, Task, Tensor
 
 SECRET_VARIABLE = "PTXGYM_SECRET"
 SPIKE_RATE = 0.001
 SPIKE_STD = 10.0
 INTEGER_LIMIT = 8
 """Integers of the exact draw: products up to 64, so sums of 2¹⁸ of them are exact in FP32."""
+CHUNK = 1 << 18
+"""Elements that one stream draws: 1 MiB as float32, which stays in a core's cache until it is encoded."""
+LEAST_CHUNKS_PER_THREAD = 2
+"""Below that, threads cost more than they gain."""
 
 
 @dataclass(frozen=True)
@@ -106,13 +112,42 @@ def conditions(task: Task, workload: str = "emulation", epoch: int = 0, secret: 
 
 
 def inputs(task: Task, case: Case) -> dict[str, Bytes]:
-    """Draw the inputs of `case` as device bytes, by name."""
-    streams = np.random.SeedSequence(case.seed).spawn(len(task.inputs))
-    drawn = {}
-    for tensor, stream in zip(task.inputs, streams, strict=True):
-        values = _DRAWS[case.draw](np.random.default_rng(stream), tensor, tensor.sizes(case.axes))
-        drawn[tensor.name] = numbers.encode(values, tensor.dtype)
+    """Draw the inputs of `case` as device bytes, by name, on the host: the same bytes wherever they will be used.
+
+    Each tensor is drawn in chunks of `CHUNK` elements, each from a stream of its own, on all cores that the process
+    may use. The number of threads changes nothing.
+    """
+    drawn: dict[str, Bytes] = {}
+    chunks: list[Callable[[], None]] = []
+    for tensor, stream in zip(task.inputs, np.random.SeedSequence(case.seed).spawn(len(task.inputs)), strict=True):
+        drawn[tensor.name] = np.empty(tensor.size_bytes(case.axes), np.uint8)
+        chunks += _chunks(case.draw, tensor, drawn[tensor.name], stream)
+    threads = min(len(os.sched_getaffinity(0)), len(chunks) // LEAST_CHUNKS_PER_THREAD)
+    if threads < 2:
+        for chunk in chunks:
+            chunk()
+        return drawn
+    with ThreadPoolExecutor(threads) as pool:
+        for done in [pool.submit(chunk) for chunk in chunks]:
+            done.result()
     return drawn
+
+
+def _chunks(draw: Draw, tensor: Tensor, data: Bytes, stream: np.random.SeedSequence) -> Iterator[Callable[[], None]]:
+    """Return what fills `data`, chunk by chunk."""
+    item_bytes = ITEM_BYTES[tensor.dtype]
+    count = len(data) // item_bytes
+    starts = range(0, count, CHUNK)
+    whole, *streams = stream.spawn(1 + len(starts))
+    values = _DRAWS[draw](np.random.default_rng(whole), tensor)
+
+    def fill(start: int, own: np.random.SeedSequence) -> None:
+        stop = min(start + CHUNK, count)
+        drawn = values(np.random.default_rng(own), stop - start)
+        data[start * item_bytes : stop * item_bytes] = numbers.encode(drawn, tensor.dtype)
+
+    for start, own in zip(starts, streams, strict=True):
+        yield functools.partial(fill, start, own)
 
 
 def buffers(task: Task, case: Case) -> dict[str, Bytes]:
@@ -121,33 +156,54 @@ def buffers(task: Task, case: Case) -> dict[str, Bytes]:
     return {**inputs(task, case), **outputs}
 
 
-def _normal(random: np.random.Generator, tensor: Tensor, sizes: tuple[int, ...]) -> numbers.Floats:
-    return random.standard_normal(sizes, dtype=np.float32)
+_Chunk = Callable[[np.random.Generator, int], numbers.Floats]
+"""Draws that many values from a chunk's own stream."""
 
 
-def _shifted(random: np.random.Generator, tensor: Tensor, sizes: tuple[int, ...]) -> numbers.Floats:
+def _normal(random: np.random.Generator, tensor: Tensor) -> _Chunk:
+    return _standard
+
+
+def _standard(random: np.random.Generator, count: int) -> numbers.Floats:
+    return random.standard_normal(count, dtype=np.float32)
+
+
+def _shifted(random: np.random.Generator, tensor: Tensor) -> _Chunk:
     """Shift by ±0.5 … 1.5 standard deviations, so that zeros and identities are far off; scale as the task says."""
-    shift = random.uniform(0.5, 1.5) * random.choice((-1.0, 1.0))
+    shift = np.float32(random.uniform(0.5, 1.5) * random.choice((-1.0, 1.0)))
     low, high = tensor.shifted_scale_log2
-    scale = 2.0 ** int(random.integers(low, high, endpoint=True))
-    values = random.standard_normal(sizes, dtype=np.float32)
-    return ((values + np.float32(shift)) * np.float32(scale)).astype(np.float32)
+    scale = np.float32(2.0 ** int(random.integers(low, high, endpoint=True)))
+
+    def chunk(own: np.random.Generator, count: int) -> numbers.Floats:
+        values = _standard(own, count)
+        values += shift
+        values *= scale
+        return values
+
+    return chunk
 
 
-def _spiky(random: np.random.Generator, tensor: Tensor, sizes: tuple[int, ...]) -> numbers.Floats:
-    values = random.standard_normal(sizes, dtype=np.float32)
-    spikes = random.random(sizes, dtype=np.float32) < SPIKE_RATE
-    values[spikes] += SPIKE_STD * random.standard_normal(int(spikes.sum()), dtype=np.float32)
-    return values
+def _spiky(random: np.random.Generator, tensor: Tensor) -> _Chunk:
+    def chunk(own: np.random.Generator, count: int) -> numbers.Floats:
+        values = _standard(own, count)
+        spikes = np.flatnonzero(own.random(count, dtype=np.float32) < SPIKE_RATE)
+        values[spikes] += SPIKE_STD * _standard(own, len(spikes))
+        return values
+
+    return chunk
 
 
-def _integers(random: np.random.Generator, tensor: Tensor, sizes: tuple[int, ...]) -> numbers.Floats:
-    return random.integers(-INTEGER_LIMIT, INTEGER_LIMIT, sizes, endpoint=True).astype(np.float32)
+def _integers(random: np.random.Generator, tensor: Tensor) -> _Chunk:
+    def chunk(own: np.random.Generator, count: int) -> numbers.Floats:
+        return own.integers(-INTEGER_LIMIT, INTEGER_LIMIT, count, dtype=np.int8, endpoint=True).astype(np.float32)
+
+    return chunk
 
 
-_DRAWS: dict[Draw, Callable[[np.random.Generator, Tensor, tuple[int, ...]], numbers.Floats]] = {
+_DRAWS: dict[Draw, Callable[[np.random.Generator, Tensor], _Chunk]] = {
     "normal": _normal,
     "shifted": _shifted,
     "spiky": _spiky,
     "integers": _integers,
 }
+"""By draw: what the tensor as a whole draws from the first stream, and how a chunk follows from that."""

@@ -1,7 +1,8 @@
 """Simple causes that fit wrong numbers, and where the wrong elements lie.
 
 Every explanation is a hypothesis that was tried on the numbers and fits within a stated residual; where none fits,
-nothing is said.
+nothing is said. Whole outputs stay on their device, where a hypothesis costs a few passes over them; sums by row,
+column and tile, and the worst tile itself, come to the host.
 """
 
 from __future__ import annotations
@@ -11,13 +12,17 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxgym.judge.correctness import TILE, Comparison, Doubles, Expected, Mask, norm, region, tile_slices
+from ptxgym.judge.correctness import Array, Comparison, Expected, norm, region, tile_norms, tile_slices
+from ptxgym.judge.numbers import namespace, on_host, round_bf16
+from ptxgym.judge.tiles import TILE, Doubles, tile_sums
 from ptxgym.task import ReferenceModule
 
 FIT = 0.05
 """A hypothesis fits if it leaves at most this share of the error (norms), or no more than rounding …"""
 MUST_EXPLAIN = 0.7
 """… and in any case less than this share."""
+SAME_ROUNDINGS = 0.3
+"""Sums in another order round differently here and there: so much of the error (norms) a fitting sequence may leave."""
 MAX_EXPLANATIONS = 4
 
 
@@ -27,7 +32,7 @@ def explain(comparison: Comparison, expected: Expected, module: ReferenceModule)
         return ()
     found: list[str] = list(_missing(comparison))
     if not found:
-        found += _non_finite(comparison)
+        found += _non_finite(comparison, expected)
     if not found and np.isfinite(comparison.relative_error):
         found += list(_whole(comparison)) or list(_tile(comparison, expected, module)) or list(_rounding(comparison))
     if comparison.inexact and not found:
@@ -38,12 +43,14 @@ def explain(comparison: Comparison, expected: Expected, module: ReferenceModule)
     return tuple(found[:MAX_EXPLANATIONS])
 
 
-def wrong_elements(comparison: Comparison) -> Mask:
+def wrong_elements(comparison: Comparison) -> Array:
     """Return which elements are off by more than rounding explains: two units in the last place of BF16."""
     expected = comparison.expected
-    floor = float(np.abs(expected.values).mean()) * 2.0**-8
-    wrong: Mask = comparison.error > np.abs(expected.values) * 2.0**-7 + 4 * expected.accumulation + floor
-    return wrong
+    magnitude = namespace(expected.values).abs(expected.values)
+    bound = 4 * expected.accumulation + float(magnitude.mean()) * 2.0**-8
+    magnitude *= 2.0**-7
+    magnitude += bound
+    return comparison.error > magnitude
 
 
 def pattern(comparison: Comparison) -> str | None:
@@ -51,18 +58,20 @@ def pattern(comparison: Comparison) -> str | None:
     if comparison.ok:
         return None
     wrong = wrong_elements(comparison)
-    share = float(wrong.mean())
-    if share == 0.0:
+    xp = namespace(wrong)
+    count = int(xp.count_nonzero(wrong))
+    share = count / wrong.size
+    if count == 0:
         return "all over, each by little"
-    if np.count_nonzero(wrong) <= 4:
+    if count <= 4:
         name = comparison.expected.tensor.name
         return "single elements: " + ", ".join(
-            f"{name}[{', '.join(str(int(i)) for i in index)}]" for index in np.argwhere(wrong)
+            f"{name}[{', '.join(str(int(i)) for i in index)}]" for index in on_host(xp.argwhere(wrong))
         )
-    grid = wrong.reshape(1, -1) if wrong.ndim == 1 else wrong.reshape(-1, wrong.shape[-1])
-    rows, columns = grid.mean(axis=1), grid.mean(axis=0)
     if share > 0.9:
         return "nearly every element"
+    grid = wrong.reshape(1, -1) if wrong.ndim == 1 else wrong.reshape(-1, wrong.shape[-1])
+    rows, columns = on_host(grid.mean(axis=1)), on_host(grid.mean(axis=0))
     bad_rows, bad_columns = _mostly(rows), _mostly(columns)
     if bad_rows is not None:
         return f"whole rows: {_ranges(bad_rows, grid.shape[0], 'rows')}"
@@ -99,62 +108,71 @@ def _ranges(lines: NDArray[np.int64], count: int, what: str) -> str:
     return f"{len(lines)} of {count}, from {lines[0]} to {lines[-1]}"
 
 
-def _tile_share(grid: Mask) -> Doubles:
-    sums = grid.astype(np.float64)
-    sizes = np.ones_like(sums)
-    for axis in (0, 1):
-        edges = np.arange(0, grid.shape[axis], TILE)
-        sums, sizes = np.add.reduceat(sums, edges, axis=axis), np.add.reduceat(sizes, edges, axis=axis)
-    shares: Doubles = sums / sizes
+def _tile_share(grid: Array) -> Doubles:
+    """Return which share of each tile of a mask is set, on the host."""
+    rows, columns = (np.minimum(TILE, size - np.arange(0, size, TILE)) for size in grid.shape)
+    shares: Doubles = on_host(tile_sums(grid)) / np.outer(rows, columns)
     return shares
 
 
 def _missing(comparison: Comparison) -> Iterator[str]:
-    count = int(comparison.missing.sum())
+    count = comparison.sums.unwritten
     if count:
-        where = _bounds(comparison.expected.tensor.name, comparison.missing)
-        yield f"{count:,} of {comparison.missing.size:,} elements were never written, {where}"
+        where = _bounds(comparison.expected.tensor.name, comparison.missing, count)
+        yield f"{count:,} of {comparison.size:,} elements were never written, {where}"
 
 
-def _non_finite(comparison: Comparison) -> Iterator[str]:
-    bad = ~np.isfinite(comparison.found)
-    if not bad.any():
+def _non_finite(comparison: Comparison, expected: Expected) -> Iterator[str]:
+    count = int(comparison.sums.not_finite.sum())
+    if not count:
         return
-    nans = int(np.isnan(comparison.found).sum())
-    kind = "NaN" if nans == int(bad.sum()) else "infinite" if nans == 0 else "NaN or infinite"
-    first = ", ".join(str(int(i)) for i in np.argwhere(bad)[0])
+    found = comparison.found
+    xp = namespace(found)
+    nans = int(xp.count_nonzero(xp.isnan(found)))
+    if nans == found.size:
+        held = [name for name, values in expected.values.items() if bool(xp.isnan(values).any())]
+        inputs = f"{', '.join(held)} held NaN, too" if held else "the inputs held none"
+        yield (
+            f"all {nans:,} elements are NaN ({inputs}): uninitialised accumulators (zero them, or let the first matrix "
+            "instruction overwrite them: scale-d 0), or operands from memory or registers that nobody wrote"
+        )
+        return
+    bad = ~xp.isfinite(found)
+    kind = "NaN" if nans == count else "infinite" if nans == 0 else "NaN or infinite"
+    first = ", ".join(str(int(i)) for i in np.unravel_index(int(bad.argmax()), bad.shape))
     name = comparison.expected.tensor.name
-    where = _bounds(name, bad)
     yield (
-        f"{int(bad.sum()):,} elements are {kind}, first {name}[{first}], {where}: a result was computed from memory or "
-        "registers that nobody wrote, or overflowed"
+        f"{count:,} elements are {kind}, first {name}[{first}], {_bounds(name, bad, count)}: a result was computed "
+        "from memory or registers that nobody wrote, or overflowed"
     )
 
 
-def _bounds(name: str, mask: Mask) -> str:
-    indices = np.argwhere(mask)
-    low, high = indices.min(axis=0), indices.max(axis=0)
-    ranges = ", ".join(f"{a}:{b + 1}" for a, b in zip(low, high, strict=True))
-    whole = int(np.prod(high - low + 1)) == len(indices)
-    return f"{'exactly' if whole else 'within'} {name}[{ranges}]"
+def _bounds(name: str, mask: Array, count: int) -> str:
+    """Return the smallest box that holds the `count` set elements of `mask`."""
+    others = (tuple(other for other in range(mask.ndim) if other != axis) for axis in range(mask.ndim))
+    lines = [np.flatnonzero(on_host(mask.any(axis=axes) if axes else mask)) for axes in others]
+    ranges = ", ".join(f"{line[0]}:{line[-1] + 1}" for line in lines)
+    volume = int(np.prod([line[-1] + 1 - line[0] for line in lines]))
+    return f"{'exactly' if volume == count else 'within'} {name}[{ranges}]"
 
 
 def _whole(comparison: Comparison) -> Iterator[str]:
     """Hypotheses about the whole output."""
     reference, found = comparison.expected.values, comparison.found
+    xp = namespace(found)
     error = norm(found - reference)
-    ideal_norm = 1.5 * norm(comparison.expected.ideal - reference)
+    ideal_norm = 1.5 * comparison.expected.lost
     enough = min(max(FIT * error, ideal_norm), MUST_EXPLAIN * error)
-    if float((np.abs(found) <= np.abs(reference)).mean()) > 0.999 and error < 4 * ideal_norm:
+    if error < 4 * ideal_norm and float((xp.abs(found) <= xp.abs(reference)).mean()) > 0.999:
         yield "results are rounded toward zero; round to nearest (__float2bfloat16_rn)"
         return
     if not found.any():
         yield "every element is zero"
         return
-    if float(np.ptp(found)) == 0.0:
-        yield f"every element is {found.flat[0]:g}"
+    if float(xp.ptp(found)) == 0.0:
+        yield f"every element is {float(found.reshape(-1)[0]):g}"
         return
-    factor = float((found * reference).sum() / np.square(reference).sum())
+    factor = float((found * reference).sum()) / comparison.expected.scale**2
     if abs(factor - 1.0) > 1e-3 and norm(found - factor * reference) < enough * max(1.0, abs(factor)):
         yield f"the output is {factor:.4g} × the reference: a scale factor is wrong, missing or applied twice"
         return
@@ -173,9 +191,11 @@ def _tile(comparison: Comparison, expected: Expected, module: ReferenceModule) -
     tensor = comparison.expected.tensor
     sizes = comparison.found.shape
     here = tile_slices(tensor, comparison.worst_tile, sizes)
-    found = comparison.found[here].reshape(-1, sizes[-1] if len(sizes) == 1 else here[-1].stop - here[-1].start)
-    reference = comparison.expected.values[here].reshape(found.shape)
-    ideal = comparison.expected.ideal[here].reshape(found.shape)
+    shape = (-1, sizes[-1] if len(sizes) == 1 else here[-1].stop - here[-1].start)
+    found, reference, ideal = (
+        on_host(array[here]).reshape(shape)
+        for array in (comparison.found, comparison.expected.values, comparison.expected.ideal)
+    )
     name = region(tensor, here)
     error = norm(found - reference)
     enough = min(max(FIT * error, 2.0 * norm(ideal - reference)), MUST_EXPLAIN * error)
@@ -201,8 +221,11 @@ def _tile(comparison: Comparison, expected: Expected, module: ReferenceModule) -
         return
     terms = getattr(module, "terms", None)
     if terms is not None:
-        labels, parts = terms(np, expected.values, expected.case.axes, tensor.name, here)
-        yield from _combination(found - reference, labels, parts, enough, name)
+        xp = namespace(comparison.found)
+        labels, on_device = terms(xp, expected.values, expected.case.axes, tensor.name, here)
+        parts = on_host(on_device)
+        rounded = _bf16_sums(found, reference, labels, parts, name)
+        yield from [rounded] if rounded else _combination(found - reference, labels, parts, enough, name)
 
 
 def _transpose_blocks(tile: Doubles, block: int) -> Doubles:
@@ -220,16 +243,33 @@ def _permutation(found: Doubles, reference: Doubles) -> NDArray[np.int64] | None
 
 
 def _displaced(found: Doubles, comparison: Comparison) -> tuple[slice, ...] | None:
-    """Return the ranges of another tile of the reference that equals `found`."""
+    """Return the ranges of another tile of the reference, as large, that equals `found`."""
     values, tensor = comparison.expected.values, comparison.expected.tensor
-    sizes = values.shape
-    for tile in np.ndindex(comparison.tile_errors.shape):
-        slices = tile_slices(tensor, tile, sizes)
-        candidate = values[slices]
-        if tile == comparison.worst_tile or candidate.size != found.size:
-            continue
-        if norm(found - candidate.reshape(found.shape)) < FIT * norm(candidate):
+    xp = namespace(values)
+    covered = [-(-size // side) for size, side in zip(values.shape[-2:], found.shape[-values.ndim :], strict=True)]
+    copies = xp.tile(xp.asarray(found).reshape(found.shape[-values.ndim :]), covered)
+    copies = copies[tuple(slice(size) for size in values.shape[-2:])]
+    distance, size = on_host(tile_norms(values - copies)), on_host(tile_norms(values))
+    for tile in np.argwhere(distance < FIT * size):
+        slices = tile_slices(tensor, tuple(int(i) for i in tile), values.shape)
+        if tuple(tile) != comparison.worst_tile and values[slices].size == found.size:
             return slices
+    return None
+
+
+def _bf16_sums(found: Doubles, reference: Doubles, labels: list[str], parts: Doubles, name: str) -> str | None:
+    """Try whether the running sum was rounded to BF16 after every 1, 2, 4 or 8 terms."""
+    error = norm(found - reference)
+    for step in (1, 2, 4, 8):
+        total = np.zeros(found.shape, np.float32)
+        for start in range(0, len(labels), step):
+            total = round_bf16(total + parts[start : start + step].sum(axis=0).reshape(found.shape))
+        if norm(found - total) < SAME_ROUNDINGS * error:
+            each = labels[0] if step == 1 else f"{labels[0]} … {labels[step - 1]}"
+            return (
+                f"in {name} the running sum is rounded to BF16 after every step such as {each}: keep partial sums in "
+                "FP32 and round once"
+            )
     return None
 
 
@@ -255,9 +295,8 @@ def _some(labels: list[str]) -> str:
 
 def _rounding(comparison: Comparison) -> Iterator[str]:
     """Errors that look like too many roundings: more than one rounding makes, small beside everything else."""
-    reference, found = comparison.expected.values, comparison.found
-    lost = norm(comparison.expected.ideal - reference)
-    error = norm(found - reference)
+    lost = comparison.expected.lost
+    error = norm(comparison.found - comparison.expected.values)
     if lost == 0.0 or not 1.2 * lost < error < 12 * lost:
         return
     yield (

@@ -2,25 +2,40 @@
 
 Precedence of statuses: `integrity` (an input was changed: nothing else can be trusted), `wrong_output`, `hazard` (right
 numbers, but an error-severity finding), `ok`. A wrong kernel that also has error findings stays `wrong_output`; its
-message names the first finding, and it scores 0 because it did not run clean.
+message names the first finding, and it scores 0 because it did not run clean. So does a kernel that wrote nothing.
+
+`judge` decides on emulated runs, whose counts and findings come with them. On a GPU `judge_numbers` decides on the
+outputs, wherever they lie; what was counted and timed joins its judgement later.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from ptxgym.device.protocol import Execution
 from ptxgym.judge import evidence as counting
 from ptxgym.judge.conditions import Case, Conditions
-from ptxgym.judge.correctness import Comparison, Expected, compare, expect, region, tile_norms, tile_slices
+from ptxgym.judge.correctness import (
+    Comparison,
+    Expected,
+    changed_input,
+    compare,
+    expect,
+    free,
+    norm,
+    passes,
+    region,
+    tile_slices,
+)
 from ptxgym.judge.explain import explain, pattern
 from ptxgym.reward import score
 from ptxgym.task import Task, load_arch
 from ptxgym.verdict import Evidence, Failure, Finding, OutputError, Severity, Stage, Status, Value
 
-JUDGE_REVISION = 2
+JUDGE_REVISION = 3
 """Part of every verdict's key: raise it when equal executions would be judged differently."""
 
 MIN_BUDGET = 1e-30
@@ -73,26 +88,19 @@ def judge(
     Raises:
         ValueError: if there is not one execution per case.
     """
-    if len(executions) != len(conditions.cases):
-        raise ValueError(f"{len(conditions.cases)} cases were drawn, {len(executions)} executions given")
+    cases = _cases(task, conditions, executions, np)
     findings = merge_findings([*executions, *schedules])
-    cases = [expect(task, case) for case in conditions.cases]
-    for expected, execution in zip(cases, executions, strict=True):
-        if changed := _changed_input(expected, execution):
-            return _integrity(changed, expected.case, findings)
-
-    compared = [
-        {name: compare(output, execution.buffers[name], expected.case) for name, output in expected.outputs.items()}
-        for expected, execution in zip(cases, executions, strict=True)
-    ]
-    outputs = tuple(_worst(task, tensor.name, cases, compared) for tensor in task.outputs)
+    numbers = _compare(task, cases, executions, findings)
+    if isinstance(numbers, Judgement):
+        return numbers
+    outputs, right = numbers
     clean = not any(finding.severity is Severity.ERROR for finding in findings)
     correct = clean and all(output.ok for output in outputs)
     evidence, notes = None, []
     if source == "none":
         notes.append("executed instructions were not counted, so nothing says which did the arithmetic")
     else:
-        outcome = _ablation(cases[0], compared[0], ablation)
+        outcome = _ablation(cases[0], ablation) if right[0] else None
         evidence = counting.weakest(
             [
                 counting.gather(
@@ -101,17 +109,32 @@ def judge(
                 for case, execution in zip(conditions.cases, executions, strict=True)
             ]
         )
-    status, code, message = _conclude(outputs, evidence, findings)
-    return Judgement(
-        status=status,
-        code=code,
-        message=message,
-        score=score(status, outputs, evidence, findings),
-        outputs=outputs,
-        evidence=evidence,
-        findings=findings,
-        notes=tuple(notes),
-    )
+    return _conclude(outputs, evidence, findings, notes)
+
+
+def judge_numbers(
+    task: Task, conditions: Conditions, executions: Sequence[Execution], *, xp: Any = np, notes: Sequence[str] = ()
+) -> Judgement:
+    """Judge the outputs of one submission and nothing else: no instruction was counted, no hazard looked for.
+
+    Args:
+        task: what was asked for.
+        conditions: the cases that were run.
+        executions: one per case, in order; buffers are bytes, by numpy or by `xp`.
+        xp: numpy, or cupy on a GPU: where references are kept and outputs compared.
+        notes: what the judgement shall say about what was not run.
+
+    Raises:
+        ValueError: if there is not one execution per case.
+    """
+    cases = _cases(task, conditions, executions, xp)
+    numbers = _compare(task, cases, executions, ())
+    if isinstance(numbers, Judgement):
+        return numbers
+    outputs, right = numbers
+    if not all(right):
+        free(xp)  # explaining takes some arrays of the output's size
+    return _conclude(outputs, None, (), notes)
 
 
 def merge_findings(executions: Sequence[Execution]) -> tuple[Finding, ...]:
@@ -125,12 +148,25 @@ def merge_findings(executions: Sequence[Execution]) -> tuple[Finding, ...]:
     return tuple(sorted(merged.values(), key=lambda finding: _SEVERITIES.index(finding.severity)))
 
 
-def _changed_input(expected: Expected, execution: Execution) -> str | None:
-    for name, before in expected.inputs.items():
-        after = execution.buffers[name]
-        if not np.array_equal(before.reshape(-1), np.asarray(after).reshape(-1).view(np.uint8)):
-            return name
-    return None
+def _cases(task: Task, conditions: Conditions, executions: Sequence[Execution], xp: Any) -> list[Expected]:
+    if len(executions) != len(conditions.cases):
+        raise ValueError(f"{len(conditions.cases)} cases were drawn, {len(executions)} executions given")
+    return [expect(task, case, xp) for case in conditions.cases]
+
+
+def _compare(
+    task: Task, cases: Sequence[Expected], executions: Sequence[Execution], findings: tuple[Finding, ...]
+) -> tuple[tuple[OutputError, ...], list[bool]] | Judgement:
+    """Return how each output fared and whether each case is right, or the judgement on a changed input."""
+    for expected, execution in zip(cases, executions, strict=True):
+        if changed := changed_input(expected, execution.buffers):
+            return _integrity(changed, expected.case, findings)
+    compared = [
+        {name: compare(output, execution.buffers[name], expected.case) for name, output in expected.outputs.items()}
+        for expected, execution in zip(cases, executions, strict=True)
+    ]
+    outputs = tuple(_worst(task, tensor.name, cases, compared) for tensor in task.outputs)
+    return outputs, [all(comparison.ok for comparison in row.values()) for row in compared]
 
 
 def _integrity(name: str, case: Case, findings: tuple[Finding, ...]) -> Judgement:
@@ -149,9 +185,9 @@ def _worst(
     """Return how the output `name` fared on the draw where it was furthest over budget."""
     rows = [(row[name], expected) for row, expected in zip(compared, cases, strict=True)]
     comparison, expected = max(rows, key=lambda row: row[0].excess)
-    tile = comparison.worst_tile
-    slices = tile_slices(comparison.expected.tensor, tile, comparison.found.shape)
-    reference_norm = float(tile_norms(comparison.expected.values)[tile]) or 1.0
+    tile, values = comparison.worst_tile, comparison.expected.values
+    slices = tile_slices(comparison.expected.tensor, tile, values.shape)
+    reference_norm = norm(values[slices]) or 1.0
     normal = [row.ptxbench_ok for row, case in rows if case.case.draw == "normal"]
     return OutputError(
         name=name,
@@ -166,40 +202,53 @@ def _worst(
         closeness=min(row.closeness for row, _ in rows),
         draw=expected.case.name,
         ptxbench_ok=all(normal) if normal else None,
+        written=not all(row.untouched for row, _ in rows),
     )
 
 
-def _ablation(
-    expected: Expected, compared: Mapping[str, Comparison], ablated: Execution | Failure | None
-) -> str | None:
-    """Return whether the outputs depend on the target instructions' results.
+def _ablation(expected: Expected, ablated: Execution | Failure | None) -> str | None:
+    """Return whether the outputs, which are right, depend on the target instructions' results.
 
-    A run that fails with zeroed results depends on them too. Outputs that were wrong anyway tell nothing.
+    A run that fails with zeroed results depends on them too.
     """
-    if ablated is None or not all(comparison.ok for comparison in compared.values()):
+    if ablated is None:
         return None
     if isinstance(ablated, Failure):
         return "depends"
-    still_right = all(
-        compare(output, ablated.buffers[name], expected.case).ok for name, output in expected.outputs.items()
-    )
+    still_right = all(passes(output, ablated.buffers[name]) for name, output in expected.outputs.items())
     return "independent" if still_right else "depends"
 
 
 def _conclude(
+    outputs: tuple[OutputError, ...],
+    evidence: Evidence | None,
+    findings: tuple[Finding, ...],
+    notes: Sequence[str] = (),
+) -> Judgement:
+    status, code, message = _verdict(outputs, evidence, findings)
+    return Judgement(
+        status=status,
+        code=code,
+        message=message,
+        score=score(status, outputs, evidence, findings),
+        outputs=outputs,
+        evidence=evidence,
+        findings=findings,
+        notes=tuple(notes),
+    )
+
+
+def _verdict(
     outputs: Sequence[OutputError], evidence: Evidence | None, findings: Sequence[Finding]
 ) -> tuple[Status, str, str]:
     """Return status, code and message."""
     error = next((finding for finding in findings if finding.severity is Severity.ERROR), None)
     wrong = [output for output in outputs if not output.ok]
     if wrong:
-        worst = max(wrong, key=lambda output: output.relative_error / (output.relative_budget or MIN_BUDGET))
-        message = f"{worst.name} is wrong on {worst.draw}: {_amount(worst)}, worst in {worst.worst_region}"
-        if worst.explanations:
-            message += f"; {worst.explanations[0]}"
+        code, message = _wrong(outputs, wrong)
         if error is not None:
             message += f". Probable cause: {error.message}"
-        return Status.WRONG_OUTPUT, "judge.wrong_output", message
+        return Status.WRONG_OUTPUT, code, message
     if error is not None:
         return Status.HAZARD, error.code, error.message
     if evidence is None:
@@ -208,6 +257,21 @@ def _conclude(
         share = f"{evidence.coverage:.0%} of the multiply-adds ran on target instructions"
         return Status.OK, "judge.ok", f"all outputs are right, and {share}"
     return Status.OK, "judge.ok", f"all outputs are right, but {evidence.explanation}"
+
+
+def _wrong(outputs: Sequence[OutputError], wrong: Sequence[OutputError]) -> tuple[str, str]:
+    """Return code and message for outputs of which some are wrong."""
+    if not any(output.written for output in outputs):
+        names = " and ".join(output.name for output in outputs)
+        return "judge.unwritten_output", (
+            f"no element of {names} was written, on any draw: launch a kernel in `run` and store the result through "
+            f"the output pointer; a submission that writes nothing scores 0"
+        )
+    worst = max(wrong, key=lambda output: output.relative_error / (output.relative_budget or MIN_BUDGET))
+    message = f"{worst.name} is wrong on {worst.draw}: {_amount(worst)}, worst in {worst.worst_region}"
+    if worst.explanations:
+        message += f"; {worst.explanations[0]}"
+    return "judge.wrong_output", message
 
 
 def _amount(output: OutputError) -> str:

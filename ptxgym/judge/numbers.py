@@ -1,7 +1,8 @@
-"""BF16 in numpy, which has no such type: bits as uint16, values as float32."""
+"""BF16 in numpy and cupy, which have no such type: bits as uint16, values as float32."""
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -16,31 +17,56 @@ Bits = NDArray[np.uint16]
 POISON: dict[DType, Any] = {"bf16": np.uint16(0x7FDB), "fp32": np.uint32(0x7FDBABED)}
 
 
+def namespace(array: Any) -> Any:
+    """Return the module, numpy or cupy, whose array this is; cupy is never imported for it."""
+    return np if isinstance(array, np.ndarray | np.generic) else sys.modules[type(array).__module__.partition(".")[0]]
+
+
+def on_host(array: Any) -> Any:
+    """Return a numpy or cupy array as a numpy array, copied where it lies on a GPU."""
+    return array if isinstance(array, np.ndarray | np.generic) else array.get()
+
+
 def bf16_bits(values: Floats) -> Bits:
     """Round float32 to BF16, to nearest, ties to even; NaN stays NaN, overflow becomes infinity.
 
     Returns:
         The upper halves of the rounded floats, in the shape of `values`.
     """
-    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
-    rounded = ((bits.astype(np.uint64) + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-    return np.where(np.isnan(values), np.uint16(0x7FFF), rounded)
+    xp = namespace(values)
+    bits = xp.ascontiguousarray(values, dtype=xp.float32).view(xp.uint32)
+    rounded = bits >> 16
+    rounded &= 1
+    rounded += 0x7FFF
+    rounded += bits  # wraps around for NaNs alone, which are replaced below
+    rounded >>= 16
+    words = rounded.astype(xp.uint16)
+    words[xp.isnan(values)] = 0x7FFF
+    result: Bits = words
+    return result
 
 
 def bf16_values(bits: Bits) -> Floats:
     """Return BF16 bits as float32 values, exactly."""
-    return (bits.astype(np.uint32) << 16).view(np.float32)
+    xp = namespace(bits)
+    words = bits.astype(xp.uint32)
+    words <<= 16
+    values: Floats = words.view(xp.float32)
+    return values
 
 
 def round_bf16(values: Floats) -> Floats:
     """Return the float32 values rounded to BF16's grid."""
-    return bf16_values(bf16_bits(np.asarray(values, dtype=np.float32)))
+    xp = namespace(values)
+    return bf16_values(bf16_bits(xp.asarray(values, dtype=xp.float32)))
 
 
 def encode(values: Floats, dtype: DType) -> NDArray[np.uint8]:
     """Return the device bytes of `values`."""
-    words = bf16_bits(values) if dtype == "bf16" else np.ascontiguousarray(values, dtype=np.float32)
-    return words.reshape(-1).view(np.uint8)
+    xp = namespace(values)
+    words = bf16_bits(values) if dtype == "bf16" else xp.ascontiguousarray(values, dtype=xp.float32)
+    data: NDArray[np.uint8] = words.reshape(-1).view(xp.uint8)
+    return data
 
 
 def decode(data: NDArray[np.uint8], tensor: Tensor, axes: dict[str, int]) -> Floats:
@@ -49,12 +75,22 @@ def decode(data: NDArray[np.uint8], tensor: Tensor, axes: dict[str, int]) -> Flo
     Raises:
         ValueError: if the size does not match.
     """
+    words = as_words(data, tensor, axes)
+    return bf16_values(words) if tensor.dtype == "bf16" else words.view(np.float32)
+
+
+def as_words(data: NDArray[np.uint8], tensor: Tensor, axes: dict[str, int]) -> NDArray[Any]:
+    """Return device bytes as unsigned words of the element's size, in the tensor's shape, without a copy.
+
+    Raises:
+        ValueError: if the size does not match.
+    """
     expected = tensor.size_bytes(axes)
     if data.nbytes != expected:
         raise ValueError(f"buffer {tensor.name} holds {data.nbytes} bytes, its shape needs {expected}")
-    flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
-    words = bf16_values(flat.view(np.uint16)) if tensor.dtype == "bf16" else flat.view(np.float32)
-    return words.reshape(tensor.sizes(axes))
+    flat = namespace(data).ascontiguousarray(data).reshape(-1)
+    words: NDArray[Any] = flat.view(POISON[tensor.dtype].dtype).reshape(tensor.sizes(axes))
+    return words
 
 
 def poisoned(tensor: Tensor, axes: dict[str, int]) -> NDArray[np.uint8]:
@@ -66,7 +102,5 @@ def poisoned(tensor: Tensor, axes: dict[str, int]) -> NDArray[np.uint8]:
 
 def unwritten(data: NDArray[np.uint8], tensor: Tensor, axes: dict[str, int]) -> NDArray[np.bool_]:
     """Return, in the tensor's shape, which elements still hold the poison."""
-    word = POISON[tensor.dtype]
-    flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8).view(word.dtype)
-    mask: NDArray[np.bool_] = np.equal(flat, word).reshape(tensor.sizes(axes))
+    mask: NDArray[np.bool_] = as_words(data, tensor, axes) == POISON[tensor.dtype]
     return mask

@@ -28,17 +28,20 @@ def accumulation(xp, inputs, axes):
 def predictors(xp, inputs, axes, outputs):
     """Return what trivial programs would write: zeros, means, an input, and sums over A and B alone."""
     a, b, c = inputs["A"], inputs["B"], outputs["C"]
-    ones = xp.ones_like(c)
     sum_a, sum_b = a.sum(axis=1, keepdims=True), b.sum(axis=1, keepdims=True)
     mean_a, mean_b = float(a.mean()), float(b.mean())
     column_a, column_b = a.mean(axis=0), b.mean(axis=0)
     rows, columns = (a @ column_b)[:, None], (b @ column_a)[None, :]
+
+    def spread(values):
+        return {"C": xp.broadcast_to(values, c.shape)}
+
     return {
-        "zeros": {"C": 0 * ones},
-        "the mean of C": {"C": float(c.mean()) * ones},
+        "zeros": spread(xp.zeros((1, 1))),
+        "the mean of C": spread(c.mean(keepdims=True)),
         "a repeated input": {"C": xp.resize(a, c.shape)},
-        "row sums": {"C": sum_a * mean_b * ones},
-        "column sums": {"C": (sum_b.T * mean_a) * ones},
+        "row sums": spread(sum_a * mean_b),
+        "column sums": spread(sum_b.T * mean_a),
         "row sums × column sums ÷ K": {"C": sum_a * sum_b.T / axes["K"]},
         "row means + column means": {"C": rows + columns - float(column_a @ column_b)},
     }

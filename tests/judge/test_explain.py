@@ -112,7 +112,7 @@ CASES = {
     "unwritten corner": (unwritten(slice(0, 8), slice(0, 8)), "never written, exactly C[0:8, 0:8]", None),
     "nan": (edited(nan_column), "256 elements are NaN, first C[0, 5], exactly C[0:256, 5:6]", "column 5 of 512"),
     "inf": (edited(infinite_element), "1 elements are infinite, first C[3, 4]", "single elements: C[3, 4]"),
-    "bf16 sums": (bf16_sums, "fewer bits on the way", None),
+    "bf16 sums": (bf16_sums, "the running sum is rounded to BF16 after every step such as k 0:16: keep", None),
     "toward zero": (toward_zero, "rounded toward zero", None),
 }
 

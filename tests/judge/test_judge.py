@@ -7,7 +7,7 @@ import pytest
 
 from ptxgym.device.protocol import Execution
 from ptxgym.judge.conditions import Conditions
-from ptxgym.judge.judge import Judgement, _conclude, judge, merge_findings, wants_ablation
+from ptxgym.judge.judge import Judgement, _verdict, judge, merge_findings, wants_ablation
 from ptxgym.task import Task
 from ptxgym.verdict import Failure, OutputError, Severity, Stage, Status
 
@@ -140,6 +140,6 @@ def test_a_budget_of_zero_is_no_division_by_zero() -> None:
     exact = OutputError(
         name="C", ok=False, relative_error=0.1, relative_budget=0.0, worst_tile_error=0.2, tile_budget=0.0
     )
-    status, code, message = _conclude([exact, exact.model_copy(update={"name": "D", "relative_error": 0.3})], None, ())
+    status, code, message = _verdict([exact, exact.model_copy(update={"name": "D", "relative_error": 0.3})], None, ())
     assert (status, code) == (Status.WRONG_OUTPUT, "judge.wrong_output")
     assert message.startswith("D is wrong")

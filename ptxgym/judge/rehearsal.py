@@ -1,0 +1,52 @@
+"""A rehearsal on small outputs: cupy compiles each of its kernels at first use, which no submission should wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ptxgym.device.protocol import Bytes, Execution
+from ptxgym.judge import numbers
+from ptxgym.judge.conditions import conditions
+from ptxgym.judge.correctness import ExpectedOutput, expect
+from ptxgym.judge.judge import Judgement, judge_numbers
+from ptxgym.task import Task
+
+
+def rehearse(task: Task, xp: Any = np) -> tuple[Judgement, ...]:
+    """Judge right, noisy, NaN and unwritten outputs of the smallest workload on the device of `xp`."""
+    drawn = conditions(task, "schedules", secret=b"rehearsal")
+    cases = [expect(task, case, xp) for case in drawn.cases]
+    judged = []
+    for take in _TAKES:
+        runs = [
+            Execution(buffers={**case.inputs, **{name: take(output) for name, output in case.outputs.items()}})
+            for case in cases
+        ]
+        judged.append(judge_numbers(task, drawn, runs, xp=xp))
+    return tuple(judged)
+
+
+def _right(output: ExpectedOutput) -> Bytes:
+    ideal: Bytes = numbers.on_host(output.ideal_data)
+    return ideal
+
+
+def _noisy(output: ExpectedOutput) -> Bytes:
+    """No hypothesis fits, so that all are tried."""
+    ideal = numbers.on_host(output.ideal).astype(np.float32)
+    noise = np.random.default_rng(0).standard_normal(ideal.shape).astype(np.float32)
+    return numbers.encode(ideal + ideal.std() * noise, output.tensor.dtype)
+
+
+def _nan(output: ExpectedOutput) -> Bytes:
+    return numbers.encode(np.full(output.values.shape, np.nan, np.float32), output.tensor.dtype)
+
+
+def _unwritten(output: ExpectedOutput) -> Bytes:
+    return numbers.poisoned(output.tensor, output.axes)
+
+
+_TAKES: tuple[Callable[[ExpectedOutput], Bytes], ...] = (_right, _noisy, _nan, _unwritten)
