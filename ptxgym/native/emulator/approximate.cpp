@@ -53,6 +53,14 @@ Step approximate_f64(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
   });
   return Step::Next;
 }
+// rsqrt.approx.f64 has the whole range and precision: GPUs compute it in software (PTX ISA 9.7.3.16).
+template <class Op>
+Step whole_f64(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
+  const auto* a = w.reg<uint64_t>(inst.a);
+  auto* d = w.reg<uint64_t>(inst.d);
+  for_lanes(mask, [=](int l) { d[l] = bits_as<uint64_t>(canonical(Op::apply(bits_as<double>(a[l])))); });
+  return Step::Next;
+}
 template <class Op, class H, bool PAIR>
 Step approximate_half(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
   const bool ftz = inst.flags & F_FTZ;
@@ -105,7 +113,9 @@ Handler bind_approximation(const Inst& inst) {
       if (!(inst.flags & F_APPROX)) return nullptr;
       return inst.type == T_F64 ? approximate_f64<Rcp> : choose_approximation<Rcp>(inst);
     case OP_SQRT: return (inst.flags & F_APPROX) && inst.type == T_F32 ? approximate<Sqrt> : nullptr;
-    case OP_RSQRT: return inst.type == T_F64 ? approximate_f64<Rsqrt> : choose_approximation<Rsqrt>(inst);
+    case OP_RSQRT:
+      if (inst.type != T_F64) return choose_approximation<Rsqrt>(inst);
+      return inst.flags & F_FTZ ? approximate_f64<Rsqrt> : whole_f64<Rsqrt>;
     case OP_SIN: return choose_approximation<Sin>(inst);
     case OP_COS: return choose_approximation<Cos>(inst);
     case OP_LG2: return choose_approximation<Lg2>(inst);

@@ -1,4 +1,4 @@
-// Kernels that break a rule when args[15] is set, and keep it otherwise. Parameters as in tests/gpu/conformance.cu.
+// Kernels that break a rule when args[15] is set, and keep it otherwise. Parameters as in tests/gpu/conformance/device.cuh.
 #include <cuda.h>
 #include <cstdint>
 

@@ -18,8 +18,9 @@ from ptxgym.device.emulator.decode import DecodedModule
 from ptxgym.device.emulator.findings import RECORD_DTYPE
 from ptxgym.plan.model import BufferRef, TensorMap
 from tests.gpu.cases import Case, Map
+from tests.gpu.cases.ptx import module as ptx_module
 
-CONFORMANCE = Path(__file__).parents[3] / "gpu" / "conformance.cu"
+CONFORMANCE = Path(__file__).parents[3] / "gpu" / "conformance" / "kernels.cu"
 IN, OUT = 0x1000_0000_0000, 0x1000_1000_0000
 SCHEDULES = ("fair", "lazy", "random")
 
@@ -54,8 +55,9 @@ class Kernels:
         self._module = DecodedModule.parse(ptx.read_text(), str(source))
         self.program = lru_cache(maxsize=None)(self._load)
 
-    def _load(self, name: str) -> Program:
-        return self._core.load(self._module.kernel(name))
+    def _load(self, name: str, text: str = "") -> Program:
+        module = DecodedModule.parse(ptx_module([text]), name) if text else self._module
+        return self._core.load(module.kernel(name))
 
     def run(self, case: Case, schedule: str = "fair", *, seed: int = 0, zero_target_results: bool = False) -> Run:
         source = np.frombuffer(case.input or bytes(16), np.uint8).copy()
@@ -71,7 +73,7 @@ class Kernels:
             warp_instruction_budget=10_000_000,
         )
         buffers = [PlacedBuffer("in", IN, source, is_input=True), PlacedBuffer("out", OUT, output)]
-        return Run(output, self.program(case.kernel).launch(shape, buffers, params.ljust(256, b"\0")))
+        return Run(output, self.program(case.kernel, case.ptx).launch(shape, buffers, params.ljust(256, b"\0")))
 
 
 def packed(m: Map | None) -> bytes:

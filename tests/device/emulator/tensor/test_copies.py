@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.device.emulator.tensor import reference
 from tests.device.emulator.tensor.harness import SCHEDULES, Kernels, succeeded
-from tests.gpu.cases import DATA_TYPES, FILLS, SWIZZLES, Case, Map, copy_cases, load, store
+from tests.gpu.cases import DATA_TYPES, FILLS, SWIZZLES, Case, Map, copy_cases, form_cases, load, store
 
 REFERENCES = {
     "tensor_load": reference.load,
@@ -21,6 +21,7 @@ REFERENCES = {
 BROKEN = ("coordinate", "misaligned", "store/clip/low", "store/clip/corner", "store/clip/far")
 """Cases that break a rule: a fault, tested with the findings."""
 CASES = [c for c in copy_cases() if not any(part in c.name for part in BROKEN)]
+CASES += [c for c in form_cases() if c.name.endswith(("_load", "_store"))]
 
 
 def expected(case: Case) -> np.ndarray:

@@ -21,12 +21,14 @@ from tests.gpu.cases import (
     accumulation_rows,
     dense,
     descriptor,
+    shape_cases,
     spread_words,
     wgmma,
     wgmma_cases,
 )
 
 CASES = [c for c in wgmma_cases() if not c.probe or c.name == "wgmma/base_offset/aligned"]
+CASES += shape_cases()
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
