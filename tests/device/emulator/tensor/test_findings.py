@@ -183,6 +183,27 @@ def test_a_descriptor_must_name_the_swizzle_of_the_copy(faulty: Kernels, written
     assert not faulty.run(mismatch(written, written)).codes(severity=1)
 
 
+def test_a_tile_that_wgmma_reads_in_part_is_noted(faulty: Kernels) -> None:
+    """One K step takes 32 bytes of a row: a quarter of one kind of tile, the whole of the other."""
+    part = faulty.run(mismatch("128B", "128B"))
+    assert "of the 8192 bytes" in part.message("descriptor.unread") and "read 2048" in part.message("descriptor.unread")
+    assert part.codes(severity=0) == {"descriptor.unread"}
+    assert not len(faulty.run(mismatch("32B", "32B")).records)
+
+
+@pytest.mark.parametrize(("start", "codes"), [(B_START + 128, {"descriptor.swizzle_base"}), (B_START, set())])
+def test_a_tile_off_the_period_of_its_swizzle_that_stores_wrote(faulty: Kernels, start: int, codes: set[str]) -> None:
+    case = mismatch("32B", "32B")
+    run = faulty.run(replace(case, wide=(case.wide[0], dense(start, "128B", False))))
+    assert {record["code"].decode() for record in run.records} == codes
+
+
+@pytest.mark.parametrize(("offset", "codes"), [(128, {"tma.swizzle_base"}), (1024, set())])
+def test_a_box_off_the_period_of_its_swizzle(conformance: Kernels, offset: int, codes: set[str]) -> None:
+    run = conformance.run(load("x", TENSOR, (8, 3), offset=offset))
+    assert {record["code"].decode() for record in run.records} == codes
+
+
 def test_bytes_that_the_kernel_itself_rewrote_have_no_layout(faulty: Kernels) -> None:
     assert not faulty.run(mismatch("128B", "64B", overwritten=True)).codes()
 
