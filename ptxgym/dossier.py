@@ -9,12 +9,13 @@ from contextlib import contextmanager
 import ptxgym
 from ptxgym.build import Build
 from ptxgym.build.demangle import demangle_all
+from ptxgym.device.cuda.model import Outcome
 from ptxgym.judge.judge import JUDGE_REVISION, Judgement
 from ptxgym.plan.model import LaunchPlan, normalize_names
 from ptxgym.reward import score
 from ptxgym.submission import Submission
 from ptxgym.task import Task
-from ptxgym.verdict import Diagnostic, Failure, Measured, Provenance, Verdict
+from ptxgym.verdict import Diagnostic, Failure, KernelProfile, Measured, Provenance, Timing, Verdict
 
 
 class Dossier:
@@ -25,6 +26,9 @@ class Dossier:
         self._plan: str | None = None
         self._diagnostics: tuple[Diagnostic, ...] = ()
         self._durations_s: dict[str, float] = {}
+        self._timing: Timing | None = None
+        self._profile: tuple[KernelProfile, ...] = ()
+        self._lock_held_s: float | None = None
         self._provenance = Provenance(
             ptxgym=ptxgym.__version__,
             task=task.name,
@@ -42,7 +46,7 @@ class Dossier:
         try:
             yield
         finally:
-            self._durations_s[stage] = self._durations_s.get(stage, 0.0) + time.perf_counter() - start
+            self.note_duration(stage, time.perf_counter() - start)
 
     def note_build(self, built: Build) -> None:
         """Record which build is judged, and the compiler's warnings."""
@@ -57,6 +61,23 @@ class Dossier:
     def note_device(self, name: str, emulator_revision: str | None) -> None:
         """Record where the plan runs."""
         self._update(device=name, emulator_revision=emulator_revision)
+
+    def note_gpu(self, name: str, driver: str, tier: str, emulator_revision: str | None) -> None:
+        """Record which GPU measures, and with which emulator as witness."""
+        self.note_device(name, emulator_revision)
+        self._update(driver=driver, tier=tier)
+
+    def note_outcome(self, outcome: Outcome) -> None:
+        """Record what a GPU measured beside its judgement."""
+        self.printed = outcome.printed
+        self._timing, self._profile, self._lock_held_s = outcome.timing, outcome.profile, outcome.lock_held_s
+        for stage, seconds in outcome.durations_s.items():
+            self.note_duration(stage, seconds)
+        self._provenance = self._provenance.model_copy(update={"libraries": dict(outcome.libraries)})
+
+    def note_duration(self, stage: str, seconds: float) -> None:
+        """Add to the duration of `stage`."""
+        self._durations_s[stage] = self._durations_s.get(stage, 0.0) + seconds
 
     def failed(self, failure: Failure, case: str = "") -> Verdict:
         """Close with the failure of a stage, on the call named `case` where it is not the first."""
@@ -74,7 +95,7 @@ class Dossier:
             printed=self.printed,
             plan=self._plan,
             provenance=self._provenance,
-            measured=Measured(durations_s=self._durations_s),
+            measured=self._measured(),
         )
 
     def judged(self, judgement: Judgement) -> Verdict:
@@ -93,7 +114,12 @@ class Dossier:
             notes=judgement.notes,
             plan=self._plan,
             provenance=self._provenance,
-            measured=Measured(durations_s=self._durations_s),
+            measured=self._measured(),
+        )
+
+    def _measured(self) -> Measured:
+        return Measured(
+            durations_s=self._durations_s, timing=self._timing, profile=self._profile, lock_held_s=self._lock_held_s
         )
 
     def _update(self, **changes: str | None) -> None:

@@ -5,25 +5,30 @@ from __future__ import annotations
 import asyncio
 import functools
 import hashlib
+import importlib.util
 import os
 import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import ptxgym
-from ptxgym import pipeline
+from ptxgym import measured, pipeline
 from ptxgym.build import find_toolchain
 from ptxgym.cache import Cache
+from ptxgym.device.cuda.client import CudaJudge
+from ptxgym.device.cuda.gpu import Gpu, gpu_for, why_none
+from ptxgym.device.cuda.model import TIERS, Tier
 from ptxgym.device.protocol import Device
 from ptxgym.errors import UsageError
-from ptxgym.judge.conditions import Conditions, conditions, run_secret
+from ptxgym.judge.conditions import Case, Conditions, conditions, run_secret
 from ptxgym.judge.judge import JUDGE_REVISION
-from ptxgym.task import Task, load_arch, load_task
+from ptxgym.task import ARCHITECTURES, Task, load_arch, load_task
 from ptxgym.verdict import Failure, Verdict
 
 VERDICTS_KEPT = 1024
@@ -48,6 +53,7 @@ class Evaluator:
         self,
         device: str | Device = "auto",
         *,
+        tier: Tier = "standard",
         secret: bytes | str | None = None,
         epoch: int = 0,
         cache: Cache | None = None,
@@ -56,7 +62,10 @@ class Evaluator:
         """Make an evaluator; nothing is started before the first evaluation.
 
         Args:
-            device: `auto`, `emulator`, `cuda`, or a device of the caller's.
+            device: `auto` (a GPU of the architecture where there is one, else the emulator), `emulator`, `cuda`, or a
+                device of the caller's.
+            tier: How a GPU measures: `rl` (counts by the emulator; only what is right and runs on target instructions
+                is timed), `standard` (counts by Nsight Compute), `publish` (the same, or an error; more pairs).
             secret: From which inputs and hidden shapes are drawn; by default the run's (`PTXGYM_SECRET`, or one drawn
                 now, which processes started from here on share).
             epoch: Evaluations of one epoch share their conditions.
@@ -64,11 +73,14 @@ class Evaluator:
             random_schedules: Adversarial schedules with random completion, beside the lazy one.
 
         Raises:
-            UsageError: if `device` is unknown or not available, or the secret is empty.
+            UsageError: if `device` or `tier` is unknown or not available, or the secret is empty.
         """
         if isinstance(device, str):
             check_device(device)
+        if tier not in TIERS:
+            raise UsageError(f"tier must be 'rl', 'standard' or 'publish', not {tier!r}")
         self._chosen = device
+        self._tier: Tier = tier
         if secret is None:
             secret = run_secret()  # here, so that vector environments fork or spawn with it
         if not secret:
@@ -80,19 +92,41 @@ class Evaluator:
         self._closed = False
         self._lock = threading.Lock()
         self._setting: pipeline.Setting | None = None
+        self._judges: dict[str, CudaJudge] = {}
+        self._started: list[Callable[[], None]] = []
         self._finalizer: Callable[[], Any] | None = None
         self._verdicts: OrderedDict[_Key, Verdict] = OrderedDict()
         self._running: dict[_Key, Future[Verdict]] = {}
         _ALIVE.add(self)
 
     @classmethod
-    def shared(cls, device: str = "auto") -> Evaluator:
-        """Return this process's evaluator for `device`; it lives as long as someone holds it."""
+    def shared(cls, device: str = "auto", tier: Tier = "standard") -> Evaluator:
+        """Return this process's evaluator for `device` and `tier`; it lives as long as someone holds it."""
         with _SHARED_LOCK:
-            evaluator = _SHARED.get(device)
+            evaluator = _SHARED.get((device, tier))
             if evaluator is None or evaluator._closed:
-                evaluator = _SHARED[device] = cls(device)
+                evaluator = _SHARED[device, tier] = cls(device, tier=tier)
             return evaluator
+
+    @property
+    def tier(self) -> Tier:
+        """How a GPU measures."""
+        return self._tier
+
+    def gpu(self, arch: str) -> Gpu | None:
+        """Return the GPU that measures kernels for `arch`; None where the emulator runs them.
+
+        Raises:
+            UsageError: if device `cuda` was asked for and there is no such GPU, or a package is missing.
+        """
+        if self._chosen not in ("auto", "cuda"):
+            return None
+        found, missing = gpu_for(arch), missing_packages()
+        if found is not None and not missing:
+            return found
+        if self._chosen == "auto":
+            return None
+        raise UsageError(f"device 'cuda': {_unusable(missing) if found is not None else why_none(arch)}")
 
     def evaluate(self, text: str, task: Task | str, arch: str = "h100", workload: str | None = None) -> Verdict:
         """Judge `text`.
@@ -103,7 +137,7 @@ class Evaluator:
             text: A whole kernel file, or whatever an agent wrote instead.
             task: What was asked for, or its name.
             arch: For which GPU generation.
-            workload: By default the device's own: `emulation`.
+            workload: By default the device's own: `hardware` on a GPU, `emulation` on the emulator.
 
         Raises:
             UnknownNameError: if task, architecture or workload does not exist.
@@ -114,9 +148,12 @@ class Evaluator:
             raise UsageError(f"a submission is a str, not {type(text).__name__}")
         task = load_task(task) if isinstance(task, str) else task
         load_arch(arch)
-        drawn = self._conditions(task, workload or "emulation")
-        setting = self._started()
-        key = _key(text, task, arch, drawn, setting)
+        gpu = self.gpu(arch)
+        workload = workload or default_workload(task, gpu)
+        self.check_workload(task, workload, arch)
+        drawn = conditions(task, workload, self._epoch, self._secret)
+        setting = self._emulator_started()
+        key = (*_key(text, task, arch, drawn, setting), *self._place(gpu))
         with self._lock:
             if key in self._verdicts:
                 self._verdicts.move_to_end(key)
@@ -129,8 +166,7 @@ class Evaluator:
             assert running is not None
             return running.result()
         try:
-            stress = self._conditions(task, "schedules").cases[0]
-            verdict = pipeline.evaluate(text, task, arch, drawn, stress, setting)
+            verdict = self._judge(text, task, arch, drawn, setting, gpu)
         except BaseException as error:
             with self._lock:
                 self._running.pop(key, None)
@@ -148,7 +184,7 @@ class Evaluator:
         """Judge `text` without blocking the event loop; see `evaluate`."""
         return await asyncio.to_thread(self.evaluate, text, task, arch, workload)
 
-    def check_workload(self, task: Task, name: str) -> None:
+    def check_workload(self, task: Task, name: str, arch: str = "h100") -> None:
         """Accept the name of a workload of `task` that can be judged here.
 
         Raises:
@@ -156,7 +192,7 @@ class Evaluator:
             UsageError: if it is not for this device.
         """
         task.workload(name)
-        if name == "hardware":
+        if name == "hardware" and self.gpu(arch) is None:
             raise UsageError(
                 "workload 'hardware' is timed on a GPU; the emulator judges on 'emulation' (the default) or 'schedules'"
             )
@@ -170,6 +206,7 @@ class Evaluator:
         with self._lock:
             self._closed = True
             finalizer, self._finalizer, self._setting = self._finalizer, None, None
+            self._judges.clear()
             self._verdicts.clear()
         if finalizer is not None:
             finalizer()
@@ -188,12 +225,37 @@ class Evaluator:
         """Close the evaluator."""
         self.close()
 
-    def _conditions(self, task: Task, workload: str) -> Conditions:
-        self.check_workload(task, workload)
-        return conditions(task, workload, self._epoch, self._secret)
+    def _judge(
+        self, text: str, task: Task, arch: str, drawn: Conditions, setting: pipeline.Setting, gpu: Gpu | None
+    ) -> Verdict:
+        """Run the branch of the pipeline for the device that was chosen."""
+        stress = conditions(task, "schedules", self._epoch, self._secret).cases[0]
+        if gpu is None:
+            verdict = pipeline.evaluate(text, task, arch, drawn, stress, setting)
+            idle = gpu_for(arch) if self._chosen == "auto" else None
+            if idle is None:
+                return verdict
+            note = f"speed: {idle.name} is here, but {_unusable(missing_packages())}"
+            return verdict.model_copy(update={"notes": (*verdict.notes, note)})
+        cases = measured.Drawn(
+            drawn, self._timing_draws(task, drawn), conditions(task, "emulation", self._epoch, self._secret), stress
+        )
+        return measured.evaluate(text, task, arch, cases, measured.Setting(self._judge_of(gpu), self._tier, setting))
 
-    def _started(self) -> pipeline.Setting:
-        """Return the setting, with the device started at the first call."""
+    def _timing_draws(self, task: Task, drawn: Conditions) -> tuple[Case, ...]:
+        """Return the calls that are timed: the open ones, and for `publish` as many again of later epochs."""
+        found = [case for case in drawn.cases if not case.hidden]
+        for more in range(1, measured.EXTRA_DRAWS[self._tier] + 1):
+            later = conditions(task, drawn.workload, -more - self._epoch * 1000, self._secret)
+            found += [replace(case, name=f"{case.name}{more}") for case in later.cases if not case.hidden]
+        return tuple(found)
+
+    def _place(self, gpu: Gpu | None) -> tuple[str, ...]:
+        """Return what of the GPU a verdict depends on."""
+        return () if gpu is None else (gpu.uuid, gpu.name, gpu.driver, self._tier)
+
+    def _emulator_started(self) -> pipeline.Setting:
+        """Return the emulator's setting, with the device started at the first call."""
         with self._lock:
             if self._closed:
                 raise UsageError("the evaluator is closed; make a new one")
@@ -204,15 +266,34 @@ class Evaluator:
                     from ptxgym.device.emulator.device import EmulatorDevice
 
                     emulator = EmulatorDevice(cache=self._cache)
-                    self._finalizer = weakref.finalize(self, emulator.close)
+                    self._end_with(emulator.close)
                     device, revision = emulator, emulator_revision()
                 self._setting = pipeline.Setting(device, revision, self._cache or Cache(), self._random_schedules)
             return self._setting
+
+    def _judge_of(self, gpu: Gpu) -> CudaJudge:
+        """Return the judge of a GPU; its process starts with the first evaluation."""
+        with self._lock:
+            if self._closed:
+                raise UsageError("the evaluator is closed; make a new one")
+            judge = self._judges.get(gpu.uuid)
+            if judge is None:
+                judge = self._judges[gpu.uuid] = CudaJudge(gpu)
+                self._end_with(judge.close)
+            return judge
+
+    def _end_with(self, close: Callable[[], None]) -> None:
+        """Close something with this evaluator, or when it is forgotten."""
+        self._started.append(close)
+        if self._finalizer is None:
+            self._finalizer = weakref.finalize(self, _close_all, self._started)
 
     def _forget_after_fork(self) -> None:
         """Drop what belongs to the parent process: its device, and locks that its threads may have held."""
         self._lock = threading.Lock()
         self._setting = None
+        self._judges = {}
+        self._started = []
         self._running = {}
         if isinstance(self._finalizer, weakref.finalize):
             self._finalizer.detach()
@@ -232,15 +313,50 @@ def emulator_revision() -> str:
 
 
 def check_device(name: str) -> None:
-    """Accept the name of a device that this version has.
+    """Accept the name of a device that can be had here.
 
     Raises:
-        UsageError: if it has none of that name.
+        UsageError: if there is none of that name, or `cuda` cannot be had: no GPU, or a package is missing.
     """
-    if name == "cuda":
-        raise UsageError("device 'cuda' is not part of this version; use 'emulator', or 'auto', which picks it")
-    if name not in ("auto", "emulator"):
+    if name not in ("auto", "emulator", "cuda"):
         raise UsageError(f"device must be 'auto', 'emulator' or 'cuda', not {name!r}")
+    if name != "cuda":
+        return
+    if all(gpu_for(arch) is None for arch in ARCHITECTURES):
+        raise UsageError(f"device 'cuda': {why_none(next(iter(ARCHITECTURES)))}; or use 'emulator', which needs no GPU")
+    if missing := missing_packages():
+        raise UsageError(f"device 'cuda': {_unusable(missing)}")
+
+
+@functools.cache
+def missing_packages() -> tuple[str, ...]:
+    """Return which packages of the extra `gpu` are not installed, without importing any."""
+    return tuple(name for name, module in GPU_PACKAGES.items() if not _importable(module))
+
+
+GPU_PACKAGES = {"torch": "torch", "cupy-cuda13x": "cupy", "cuda-bindings": "cuda.bindings"}
+"""Distributions of the extra `gpu`, and what they are imported as."""
+
+
+def _importable(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # the package above it is missing
+        return False
+
+
+def _unusable(missing: tuple[str, ...]) -> str:
+    return f'{", ".join(missing)} {"are" if len(missing) > 1 else "is"} not installed: pip install "ptxgym[gpu]"'
+
+
+def default_workload(task: Task, gpu: Gpu | None) -> str:
+    """Return the workload that is judged where none is named."""
+    return "hardware" if gpu is not None and "hardware" in task.workloads else "emulation"
+
+
+def _close_all(closing: list[Callable[[], None]]) -> None:
+    while closing:
+        closing.pop()()
 
 
 def _key(text: str, task: Task, arch: str, drawn: Conditions, setting: pipeline.Setting) -> _Key:
@@ -258,7 +374,7 @@ def _key(text: str, task: Task, arch: str, drawn: Conditions, setting: pipeline.
     )
 
 
-_SHARED: weakref.WeakValueDictionary[str, Evaluator] = weakref.WeakValueDictionary()
+_SHARED: weakref.WeakValueDictionary[tuple[str, str], Evaluator] = weakref.WeakValueDictionary()
 _SHARED_LOCK = threading.Lock()
 _ALIVE: weakref.WeakSet[Evaluator] = weakref.WeakSet()
 

@@ -248,8 +248,8 @@ def test_usage_errors_name_the_value_and_the_way_out() -> None:
             evaluator.evaluate(b"text", "gemm")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="closed"):
         evaluator.evaluate(TEXT, "gemm")
-    with pytest.raises(UsageError, match="'cuda' is not part of this version"):
-        Evaluator("cuda")
+    with pytest.raises(UsageError, match="tier must be .*'fast'"):
+        Evaluator(tier="fast")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="'gpu'"):
         Evaluator("gpu")
     with pytest.raises(UsageError, match="secret is empty"):

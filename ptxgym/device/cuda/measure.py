@@ -24,6 +24,7 @@ from ptxgym.errors import InfrastructureError
 from ptxgym.judge import evidence as counting
 from ptxgym.judge.conditions import Case
 from ptxgym.judge.judge import Judgement
+from ptxgym.judge.numbers import POISON
 from ptxgym.task import load_arch
 from ptxgym.verdict import Evidence, Failure, Finding, KernelProfile, Stage, Status, Timing
 
@@ -183,7 +184,8 @@ class _Flow:
     ) -> Called | Failure:
         limit_s = self._hang_limit_s(case)
         plan = self._request.plan_index(case.axes)
-        return running.call(plan, inputs, results, timeout_s=limit_s, flush=flush)
+        poison = {tensor.name: POISON[tensor.dtype] for tensor in self._task.outputs}
+        return running.call(plan, inputs, results, timeout_s=limit_s, flush=flush, poison=poison)
 
     def _hang_limit_s(self, case: Case) -> float:
         baseline_us = self._tools.clock.baseline_us(self._task, case)
