@@ -109,7 +109,11 @@ def _instructions(task: Task, arch: Arch) -> Iterable[str]:
 
 
 def _rules(arch: Arch) -> Iterable[str]:
-    yield from _item("Launch on `stream`. Several kernels, workspaces (`cudaMallocAsync`) and memsets are allowed.")
+    yield from _item(
+        "Everything is ordered on `stream`, which the default stream does not wait for: launch, fill and copy on it "
+        "(`cudaMemsetAsync`, `cudaMemcpyAsync`), or on streams that fork from it and join it again by events. Several "
+        "kernels and workspaces (`cudaMallocAsync`) are allowed."
+    )
     yield from _item(
         "Host code is recorded, not trusted: it cannot read device memory, and what it launches may depend on the "
         "sizes only, not on addresses, time or randomness. Copies to the host, graphs, module loading and run-time "

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from ptxgym.plan.model import Dim3
+from ptxgym.plan.model import MAX_STREAMS, Dim3
 from ptxgym.verdict import Value
 
 Address = Annotated[int, Field(ge=0, lt=1 << 64)]
@@ -123,6 +123,42 @@ class RawUpload(Event):
     target: Address
     data: Hex
     stream: Count
+    host_waits: bool
+    """The call returned only when the bytes were there (`cudaMemcpy`)."""
+
+
+class RawStream(Event):
+    """A stream was created; 0 to 2 are always there."""
+
+    event: Literal["stream"]
+    index: Annotated[int, Field(ge=3, lt=MAX_STREAMS)]
+    blocking: bool
+    """It and the legacy default stream wait for each other: not created with `cudaStreamNonBlocking`."""
+
+
+class RawEventRecord(Event):
+    """From here on an event stands for everything in a stream so far."""
+
+    event: Literal["event_record"]
+    recorded: Count
+    stream: Count
+
+
+class RawStreamWait(Event):
+    """What a stream gets from here on waits for what an event stands for."""
+
+    event: Literal["stream_wait"]
+    stream: Count
+    awaited: Count
+
+
+class RawHostWait(Event):
+    """What the host code asks for from here on comes after a stream, an event or the whole device so far."""
+
+    event: Literal["host_wait"]
+    what: Literal["stream", "event", "device"]
+    index: Count
+    """Of the stream or the event."""
 
 
 class ApiError(Event):
@@ -150,7 +186,8 @@ class End(Event):
 
 
 RawOperation = RawLaunch | RawMemset | RawCopy | RawUpload
-Ordered = RawOperation | RawFree
+RawOrder = RawStream | RawEventRecord | RawStreamWait | RawHostWait
+Ordered = RawOperation | RawFree | RawOrder
 AnyEvent = Annotated[
     Start
     | RawBuffer
@@ -161,6 +198,10 @@ AnyEvent = Annotated[
     | RawMemset
     | RawCopy
     | RawUpload
+    | RawStream
+    | RawEventRecord
+    | RawStreamWait
+    | RawHostWait
     | ApiError
     | Failed
     | End,
@@ -168,8 +209,8 @@ AnyEvent = Annotated[
 ]
 _ADAPTER: TypeAdapter[AnyEvent] = TypeAdapter(AnyEvent)
 
-MAX_LINES = 60_000
-"""More than the recorder's own limits of operations, buffers, tensor maps and attributes add up to."""
+MAX_LINES = 80_000
+"""More than the recorder's own limits of operations, order, buffers, tensor maps and attributes add up to."""
 
 
 @dataclass
@@ -180,7 +221,7 @@ class Recording:
     tensor_maps: list[RawTensorMap] = field(default_factory=list)
     functions: list[RawFunction] = field(default_factory=list)
     ordered: list[Ordered] = field(default_factory=list)
-    """Operations and frees."""
+    """Operations, frees and what orders them, as the calls came."""
     errors: list[ApiError] = field(default_factory=list)
     failed: Failed | None = None
     started: bool = False

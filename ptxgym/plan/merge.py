@@ -22,6 +22,7 @@ from ptxgym.plan.events import (
     RawFunction,
     RawLaunch,
     RawMemset,
+    RawOrder,
     RawTensorMap,
     RawUpload,
     Recording,
@@ -161,6 +162,9 @@ class _Merger:
                 if one != two:
                     raise _differs(f"what is freed before {where}")
                 self._freed.add(one.name)
+            elif isinstance(one, RawOrder):
+                if one != two:
+                    raise _differs(f"what orders the streams before {where}")
             else:
                 operations.append(self._operation(one, two, where))
         return tuple(operations)

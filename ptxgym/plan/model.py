@@ -16,6 +16,11 @@ from ptxgym.verdict import Value
 
 Dim3 = tuple[int, int, int]
 
+MAX_STREAMS = 128
+"""Streams of a plan; as in native/recorder/streams.cpp."""
+MAX_EDGES = 20_000
+"""Times that operations of a plan wait for others in other streams."""
+
 _PER_BUILD_HASH = re.compile(r"(_GLOBAL__N__|_INTERNAL_)[0-9a-f]{8}(?=_)")
 
 
@@ -112,7 +117,11 @@ class Launch(Value):
     stream: int = 0
     """0 is the stream that `run` was given, 1 the legacy and 2 the per-thread default stream, then those created."""
     after: tuple[int, ...] = ()
-    """Operations that must be over before this one starts, beside the one before it in its stream."""
+    """Operations of other streams that must be over before this one starts, with all before them in their streams.
+
+    The operation before this one in its own stream goes without saying, and so does what follows from others; every
+    stream starts after the given one and is joined to it at the end.
+    """
 
 
 class Memset(Value):

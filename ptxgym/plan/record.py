@@ -18,11 +18,12 @@ from ptxgym.plan.events import Recording, parse_record
 from ptxgym.plan.merge import NotAPlan, merge
 from ptxgym.plan.model import Dim3, LaunchPlan, normalize_names
 from ptxgym.plan.module import module_of
+from ptxgym.plan.order import ordered
 from ptxgym.plan.profile import DeviceProfile
 from ptxgym.plan.validate import problems
 from ptxgym.verdict import Failure, Stage, Status
 
-RECORDER_REVISION = 1
+RECORDER_REVISION = 2
 """Part of every plan; raise it when the same build gives another plan."""
 
 _SIGXCPU, _SIGKILL, _SIGSYS = 24, 9, 31
@@ -100,6 +101,7 @@ def record(
     first, second = (outcome for outcome in outcomes if isinstance(outcome, Recording))
     try:
         merged = merge(first, second, {argument.name: argument.role for argument in arguments}, module_of(build))
+        operations = ordered(first.ordered, merged)
     except NotAPlan as error:
         return _failure(error.code, error.message)
     plan = LaunchPlan(
@@ -109,7 +111,7 @@ def record(
         buffers=merged.buffers,
         tensor_maps=merged.tensor_maps,
         functions=merged.functions,
-        operations=merged.operations,
+        operations=operations,
         failed_calls=tuple(f"{error.call}: {error.error}: {error.why}" for error in first.errors),
         isolation=sandbox.isolation().level if confined else "rlimits",
         recorder_revision=RECORDER_REVISION,

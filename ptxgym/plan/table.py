@@ -35,8 +35,7 @@ def plan_table(plan: LaunchPlan) -> str:
         maps = [(f"map{i}", *_tensor_map(tensor_map)) for i, tensor_map in enumerate(plan.tensor_maps)]
         columns = ("map", "type", "address", "dims", "strides B", "box", "swizzle", "other")
         parts += ["", *_aligned(columns, maps)]
-    operations = [(str(i), *_operation(operation)) for i, operation in enumerate(plan.operations)]
-    parts += ["", *_aligned(("#", "stream", "operation", "where", "what"), operations)]
+    parts += ["", *_operations(plan.operations)]
     for function in plan.functions:
         carveout = function.preferred_smem_carveout
         said = [f"max dynamic shared memory {function.max_dynamic_smem_bytes:,} B"]
@@ -66,6 +65,17 @@ def _tensor_map(m: TensorMap) -> tuple[str, ...]:
         m.swizzle,
         ", ".join(other) or "-",
     )
+
+
+def _operations(operations: Sequence[Operation]) -> list[str]:
+    """One line each; which wait for operations of other streams is shown where there are any."""
+    columns: tuple[str, ...] = ("#", "stream", "operation", "where", "what")
+    rows: list[tuple[str, ...]] = [(str(index), *_operation(operation)) for index, operation in enumerate(operations)]
+    if any(operation.after for operation in operations):
+        columns = (*columns[:2], "after", *columns[2:])
+        edges = (" ".join(map(str, operation.after)) or "-" for operation in operations)
+        rows = [(*row[:2], edge, *row[2:]) for row, edge in zip(rows, edges, strict=True)]
+    return _aligned(columns, rows)
 
 
 def _operation(operation: Operation) -> tuple[str, str, str, str]:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 from ptxgym.build.model import Build, KernelResources
 from ptxgym.plan.model import (
+    MAX_EDGES,
+    MAX_STREAMS,
     Blob,
     BufferRef,
     Copy,
@@ -14,6 +16,7 @@ from ptxgym.plan.model import (
     Launch,
     LaunchPlan,
     Memset,
+    Operation,
     PointerRef,
     TensorMap,
     Upload,
@@ -23,7 +26,6 @@ from ptxgym.plan.profile import DeviceProfile
 
 MAX_OPERATIONS = 20_000
 MAX_TENSOR_MAPS = 4096
-MAX_STREAMS = 4096
 MAX_BUFFERS = 8192
 MAX_WORKSPACE_BYTES = 4 << 30
 """Sum of all workspaces: replay gives each its own range."""
@@ -81,13 +83,26 @@ class _Checker:
                     yield from self._copy(operation, f"{where} (copy)")
                 case Upload():
                     yield from self._upload(operation, f"{where} (upload)")
-            if not 0 <= operation.stream < MAX_STREAMS:
-                yield f"{where} is on stream {operation.stream}"
+            yield from self._order(operation, index, where)
+
+    def _order(self, operation: Operation, index: int, where: str) -> Iterator[str]:
+        if not 0 <= operation.stream < MAX_STREAMS:
+            yield f"{where} is on stream {operation.stream}"
+        if list(operation.after) != sorted(set(operation.after)):
+            yield f"{where} comes after {operation.after}, which does not ascend"
+        for earlier in operation.after:
+            if not 0 <= earlier < index:
+                yield f"{where} comes after operation {earlier}, which is not before it"
+            elif self._plan.operations[earlier].stream == operation.stream:
+                yield f"{where} comes after operation {earlier} of its own stream, which goes without saying"
 
     def _limits(self) -> Iterator[str]:
         plan = self._plan
         if len(plan.operations) > MAX_OPERATIONS:
             yield f"{len(plan.operations)} operations, more than {MAX_OPERATIONS}"
+        edges = sum(len(operation.after) for operation in plan.operations)
+        if edges > MAX_EDGES:
+            yield f"{edges} waits between streams, more than {MAX_EDGES}"
         if len(plan.tensor_maps) > MAX_TENSOR_MAPS:
             yield f"{len(plan.tensor_maps)} tensor maps, more than {MAX_TENSOR_MAPS}"
         if len(plan.buffers) > MAX_BUFFERS:

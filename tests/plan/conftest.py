@@ -47,6 +47,12 @@ def features(features_build: Build) -> Recorder:
 
 
 @pytest.fixture(scope="session")
+def streams() -> Recorder:
+    """Record one way to order the streams of `streams.cu`."""
+    return _recorder(compiled((SUBMISSIONS / "streams.cu").read_text()))
+
+
+@pytest.fixture(scope="session")
 def launches() -> Recorder:
     """Record one launch of `launches.cu`."""
     return _recorder(compiled((SUBMISSIONS / "launches.cu").read_text()))

@@ -34,7 +34,7 @@ def test_wrong_types_unknown_fields_and_codes_are_malformed() -> None:
         {"event": "free", "name": 3},
         {"event": "free", "name": "a", "more": 1},
         {"event": "memset", "target": -1, "value": 0, "width_bytes": 1, "count": 1, "stream": 0},
-        {"event": "upload", "target": 1, "data": "abc", "stream": 0},
+        {"event": "upload", "target": 1, "data": "abc", "stream": 0, "host_waits": False},
         {"event": "failure", "status": "ok", "code": "plan.x", "message": ""},
         {"event": "failure", "status": "plan_error", "code": "../x", "message": ""},
         {"event": "failure", "status": "plan_error", "code": "plan.x", "message": "\x1b[2J"},
@@ -44,6 +44,9 @@ def test_wrong_types_unknown_fields_and_codes_are_malformed() -> None:
         {**LAUNCH, "cluster": [1, 1, 1, 1]},
         {**LAUNCH, "grid": [1, 1]},
         {**LAUNCH, "params": [""] * (MAX_PARAMETERS + 1)},
+        {"event": "stream", "index": 2, "blocking": True},
+        {"event": "stream", "index": 128, "blocking": True},
+        {"event": "host_wait", "what": "everything", "index": 0},
         {"event": "other"},
     ):
         assert parse_record(START + json.dumps(line).encode() + b"\n" + END).malformed is not None, line

@@ -24,7 +24,8 @@ def recording(which: int, data: bytes) -> Recording:
         raw = {"event": "buffer", "name": name, "role": role, "address": BASES[which][name], "bytes": size}
         result.buffers.append(RawBuffer.model_validate(raw))
     target = BASES[which]["workspace0"]
-    upload = {"event": "upload", "target": target, "data": data.hex(), "stream": 0}
+    upload = {"event": "upload", "target": target, "data": data.hex(), "stream": 0,
+              "host_waits": False}  # fmt: skip
     result.ordered.append(RawUpload.model_validate(upload))
     return result
 

@@ -20,10 +20,10 @@ map   type      address  dims   strides B  box   swizzle  other
 map0  BFLOAT16  A        64x64  128        64x8  128B     L2_128B
 map1  BFLOAT16  B        64x32  128        64x8  128B     L2_128B
 
-#  stream  operation          where                     what
-0  1       upload             workspace0                256 B, map0 at 0, map1 at 128
-1  0       upload             workspace1                24 B, A at 0, A+64 at 8, B at 16
-2  0       launch by_pointer  grid 1 block 32 smem 0 B  workspace0+128, workspace1, B
+#  stream  after  operation          where                     what
+0  1       -      upload             workspace0                256 B, map0 at 0, map1 at 128
+1  0       0      upload             workspace1                24 B, A at 0, A+64 at 8, B at 16
+2  0       -      launch by_pointer  grid 1 block 32 smem 0 B  workspace0+128, workspace1, B
 """
 
 

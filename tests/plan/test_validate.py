@@ -29,6 +29,12 @@ EDITS: list[Edit] = [
     (1, ("operations", 0, "params", 0, "refs", 0, "target", "offset"), 4097, "offset 4097 of B"),
     (1, ("operations", 0, "params", 0, "refs", 0, "target", "offset"), -1, "offset -1"),
     (1, ("operations", 0, "stream"), -1, "stream -1"),
+    (1, ("operations", 0, "stream"), 128, "stream 128"),
+    (1, ("operations", 0, "after"), (0,), "operation 0, which is not before it"),
+    (5, ("operations", 2, "after"), (2,), "operation 2, which is not before it"),
+    (5, ("operations", 2, "after"), (-1,), "operation -1, which is not before it"),
+    (5, ("operations", 2, "after"), (0, 0), "does not ascend"),
+    (5, ("operations", 2, "after"), (1,), "operation 1 of its own stream"),
     (1, ("buffers", 0, "name"), "B", "share a name"),
     (2, ("buffers", 2, "size_bytes"), 64, "not in the PTX with that size"),
     (3, ("tensor_maps", 0, "swizzle"), "512B", "swizzle '512B'"),
@@ -87,3 +93,10 @@ def test_too_many_operations(features: Recorder, features_build: Build) -> None:
     plan = planned(features(1))
     many = plan.model_copy(update={"operations": plan.operations * 20_001})
     assert any("20001 operations" in p for p in problems(many, features_build, device_profile("h100")))
+
+
+def test_too_many_edges(features: Recorder, features_build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = planned(features(5))
+    assert list(problems(plan, features_build, device_profile("h100"))) == []
+    monkeypatch.setattr(validate, "MAX_EDGES", 0)
+    assert list(problems(plan, features_build, device_profile("h100"))) == ["1 waits between streams, more than 0"]

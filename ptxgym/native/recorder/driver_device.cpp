@@ -45,13 +45,30 @@ void launch(const char* call, CUfunction function, LaunchRequest request, void**
     record_launch(call, request);
 }
 
-CUresult checked_stream(const char* call, CUstream stream) {
-    stream_index(call, stream);
-    return CUDA_SUCCESS;
+Event* event_or_error(const char* call, CUevent event, CUresult& status) {
+    Event* found = find_event(event);
+    if (found == nullptr) status = error(call, CUDA_ERROR_INVALID_HANDLE, "the handle is no event");
+    return found;
 }
 
-CUresult checked_event(const char* call, CUevent event) {
-    return find_event(event) ? CUDA_SUCCESS : error(call, CUDA_ERROR_INVALID_HANDLE, "the handle is no event");
+CUresult recorded(const char* call, CUevent event, CUstream stream) {
+    const int index = stream_index(call, stream);
+    CUresult status = CUDA_SUCCESS;
+    if (Event* found = event_or_error(call, event, status)) record_event(*found, index);
+    return status;
+}
+
+CUresult host_waited(const char* call, CUevent event) {
+    CUresult status = CUDA_SUCCESS;
+    if (const Event* found = event_or_error(call, event, status)) host_waits_for_event(*found);
+    return status;
+}
+
+CUresult new_stream(const char* call, CUstream* out, unsigned flags, int priority) {
+    if (flags != CU_STREAM_DEFAULT && flags != CU_STREAM_NON_BLOCKING)
+        return error(call, CUDA_ERROR_INVALID_VALUE, format("flags %#x; there is CU_STREAM_NON_BLOCKING only", flags));
+    *out = reinterpret_cast<CUstream>(create_stream(flags, priority));
+    return CUDA_SUCCESS;
 }
 
 }  // namespace
@@ -116,7 +133,10 @@ CUresult cuCtxGetDevice(CUdevice* device) {
     *device = 0;
     return CUDA_SUCCESS;
 }
-CUresult cuCtxSynchronize() { return CUDA_SUCCESS; }
+CUresult cuCtxSynchronize() {
+    host_waits_for_device();
+    return CUDA_SUCCESS;
+}
 
 CUresult cuGetErrorName(CUresult code, const char** name) {
     *name = driver_error_name(code);
@@ -221,24 +241,28 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction fun
     return CUDA_SUCCESS;
 }
 
-CUresult cuStreamCreate(CUstream* out, unsigned flags) {
-    *out = reinterpret_cast<CUstream>(create_stream(flags, 0));
-    return CUDA_SUCCESS;
-}
+CUresult cuStreamCreate(CUstream* out, unsigned flags) { return new_stream("cuStreamCreate", out, flags, 0); }
 CUresult cuStreamCreateWithPriority(CUstream* out, unsigned flags, int priority) {
-    *out = reinterpret_cast<CUstream>(create_stream(flags, priority));
-    return CUDA_SUCCESS;
+    return new_stream("cuStreamCreateWithPriority", out, flags, priority);
 }
 CUresult cuStreamDestroy(CUstream stream) {
     return destroy_stream(stream)
                ? CUDA_SUCCESS
                : error("cuStreamDestroy", CUDA_ERROR_INVALID_HANDLE, "the handle is no stream of yours");
 }
-CUresult cuStreamSynchronize(CUstream stream) { return checked_stream("cuStreamSynchronize", stream); }
-CUresult cuStreamQuery(CUstream stream) { return checked_stream("cuStreamQuery", stream); }
+CUresult cuStreamSynchronize(CUstream stream) {
+    host_waits_for_stream(stream_index("cuStreamSynchronize", stream));
+    return CUDA_SUCCESS;
+}
+CUresult cuStreamQuery(CUstream stream) {
+    host_waits_for_stream(stream_index("cuStreamQuery", stream));
+    return CUDA_SUCCESS;
+}
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
-    stream_index("cuStreamWaitEvent", stream);
-    return checked_event("cuStreamWaitEvent", event);
+    const int index = stream_index("cuStreamWaitEvent", stream);
+    CUresult status = CUDA_SUCCESS;
+    if (const Event* found = event_or_error("cuStreamWaitEvent", event, status)) wait_for_event(index, *found);
+    return status;
 }
 
 CUresult cuEventCreate(CUevent* out, unsigned flags) {
@@ -249,12 +273,11 @@ CUresult cuEventDestroy(CUevent event) {
     return destroy_event(event) ? CUDA_SUCCESS
                                 : error("cuEventDestroy", CUDA_ERROR_INVALID_HANDLE, "the handle is no event");
 }
-CUresult cuEventRecord(CUevent event, CUstream stream) {
-    stream_index("cuEventRecord", stream);
-    if (Event* found = find_event(event)) found->recorded = true;
-    return checked_event("cuEventRecord", event);
+CUresult cuEventRecord(CUevent event, CUstream stream) { return recorded("cuEventRecord", event, stream); }
+CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned) {
+    return recorded("cuEventRecordWithFlags", event, stream);
 }
-CUresult cuEventSynchronize(CUevent event) { return checked_event("cuEventSynchronize", event); }
-CUresult cuEventQuery(CUevent event) { return checked_event("cuEventQuery", event); }
+CUresult cuEventSynchronize(CUevent event) { return host_waited("cuEventSynchronize", event); }
+CUresult cuEventQuery(CUevent event) { return host_waited("cuEventQuery", event); }
 
 }  // extern "C"

@@ -30,8 +30,13 @@ CUresult release(const char* call, CUdeviceptr memory) {
 const void* pointer(CUdeviceptr address) { return reinterpret_cast<const void*>(address); }
 void* target(CUdeviceptr address) { return reinterpret_cast<void*>(address); }
 
-CUresult copy(const char* call, void* to, const void* from, std::size_t bytes, Direction direction, CUstream stream) {
-    return result(call, transfer(call, to, from, bytes, direction, stream_index(call, stream)));
+// The queue of a call without a stream.
+constexpr Queue synchronous{1, true};
+
+Queue asynchronous(const char* call, CUstream stream) { return {stream_index(call, stream), false}; }
+
+CUresult copy(const char* call, void* to, const void* from, std::size_t bytes, Direction direction, Queue queue) {
+    return result(call, transfer(call, to, from, bytes, direction, queue));
 }
 
 CUresult set(const char* call, CUdeviceptr to, std::uint32_t value, unsigned width, std::size_t count,
@@ -64,28 +69,32 @@ CUresult cuMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes) {
 }
 
 CUresult cuMemcpyHtoD(CUdeviceptr to, const void* from, std::size_t bytes) {
-    return copy("cuMemcpyHtoD", target(to), from, bytes, Direction::to_device, nullptr);
+    return copy("cuMemcpyHtoD", target(to), from, bytes, Direction::to_device, synchronous);
 }
 CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, std::size_t bytes, CUstream stream) {
-    return copy("cuMemcpyHtoDAsync", target(to), from, bytes, Direction::to_device, stream);
+    constexpr const char* call = "cuMemcpyHtoDAsync";
+    return copy(call, target(to), from, bytes, Direction::to_device, asynchronous(call, stream));
 }
 CUresult cuMemcpyDtoD(CUdeviceptr to, CUdeviceptr from, std::size_t bytes) {
-    return copy("cuMemcpyDtoD", target(to), pointer(from), bytes, Direction::on_device, nullptr);
+    return copy("cuMemcpyDtoD", target(to), pointer(from), bytes, Direction::on_device, synchronous);
 }
 CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
-    return copy("cuMemcpyDtoDAsync", target(to), pointer(from), bytes, Direction::on_device, stream);
+    constexpr const char* call = "cuMemcpyDtoDAsync";
+    return copy(call, target(to), pointer(from), bytes, Direction::on_device, asynchronous(call, stream));
 }
 CUresult cuMemcpyDtoH(void* to, CUdeviceptr from, std::size_t bytes) {
-    return copy("cuMemcpyDtoH", to, pointer(from), bytes, Direction::from_device, nullptr);
+    return copy("cuMemcpyDtoH", to, pointer(from), bytes, Direction::from_device, synchronous);
 }
 CUresult cuMemcpyDtoHAsync(void* to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
-    return copy("cuMemcpyDtoHAsync", to, pointer(from), bytes, Direction::from_device, stream);
+    constexpr const char* call = "cuMemcpyDtoHAsync";
+    return copy(call, to, pointer(from), bytes, Direction::from_device, asynchronous(call, stream));
 }
 CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, std::size_t bytes) {
-    return copy("cuMemcpy", target(to), pointer(from), bytes, Direction::by_address, nullptr);
+    return copy("cuMemcpy", target(to), pointer(from), bytes, Direction::by_address, synchronous);
 }
 CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
-    return copy("cuMemcpyAsync", target(to), pointer(from), bytes, Direction::by_address, stream);
+    constexpr const char* call = "cuMemcpyAsync";
+    return copy(call, target(to), pointer(from), bytes, Direction::by_address, asynchronous(call, stream));
 }
 
 CUresult cuMemsetD8(CUdeviceptr to, unsigned char value, std::size_t count) {

@@ -30,19 +30,22 @@ Event* event_or_error(const char* call, const void* event, cudaError_t& status) 
     return found;
 }
 
-cudaError_t record_event(const char* call, const void* event, const void* stream) {
-    cudaError_t status = checked_stream(call, stream);
-    if (Event* found = event_or_error(call, event, status)) found->recorded = true;
-    return status;
-}
-
-cudaError_t checked_event(const char* call, const void* event) {
+cudaError_t recorded(const char* call, const void* event, const void* stream) {
+    const int index = stream_index(call, stream);
     cudaError_t status = cudaSuccess;
-    event_or_error(call, event, status);
+    if (Event* found = event_or_error(call, event, status)) record_event(*found, index);
     return status;
 }
 
-cudaError_t new_stream(cudaStream_t* out, unsigned flags, int priority) {
+cudaError_t host_waited(const char* call, const void* event) {
+    cudaError_t status = cudaSuccess;
+    if (const Event* found = event_or_error(call, event, status)) host_waits_for_event(*found);
+    return status;
+}
+
+cudaError_t new_stream(const char* call, cudaStream_t* out, unsigned flags, int priority) {
+    if (flags != cudaStreamDefault && flags != cudaStreamNonBlocking)
+        return error(call, cudaErrorInvalidValue, format("flags %#x; there is cudaStreamNonBlocking only", flags));
     *out = reinterpret_cast<cudaStream_t>(create_stream(flags, priority));
     return cudaSuccess;
 }
@@ -81,7 +84,10 @@ cudaError_t cudaGetDevice(int* device) {
 cudaError_t cudaSetDevice(int device) { return only_device_0("cudaSetDevice", device); }
 cudaError_t cudaInitDevice(int device, unsigned, unsigned) { return only_device_0("cudaInitDevice", device); }
 cudaError_t cudaSetDeviceFlags(unsigned) { return cudaSuccess; }
-cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+cudaError_t cudaDeviceSynchronize() {
+    host_waits_for_device();
+    return cudaSuccess;
+}
 cudaError_t cudaProfilerStart() { return cudaSuccess; }
 cudaError_t cudaProfilerStop() { return cudaSuccess; }
 
@@ -133,21 +139,31 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
     return cudaSuccess;
 }
 
-cudaError_t cudaStreamCreate(cudaStream_t* out) { return new_stream(out, cudaStreamDefault, 0); }
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* out, unsigned flags) { return new_stream(out, flags, 0); }
+cudaError_t cudaStreamCreate(cudaStream_t* out) { return new_stream("cudaStreamCreate", out, cudaStreamDefault, 0); }
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* out, unsigned flags) {
+    return new_stream("cudaStreamCreateWithFlags", out, flags, 0);
+}
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* out, unsigned flags, int priority) {
-    return new_stream(out, flags, priority);
+    return new_stream("cudaStreamCreateWithPriority", out, flags, priority);
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     return destroy_stream(stream)
                ? cudaSuccess
                : error("cudaStreamDestroy", cudaErrorInvalidResourceHandle, "the handle is no stream of yours");
 }
-cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return checked_stream("cudaStreamSynchronize", stream); }
-cudaError_t cudaStreamQuery(cudaStream_t stream) { return checked_stream("cudaStreamQuery", stream); }
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+    host_waits_for_stream(stream_index("cudaStreamSynchronize", stream));
+    return cudaSuccess;
+}
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+    host_waits_for_stream(stream_index("cudaStreamQuery", stream));
+    return cudaSuccess;
+}
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
-    stream_index("cudaStreamWaitEvent", stream);
-    return checked_event("cudaStreamWaitEvent", event);
+    const int index = stream_index("cudaStreamWaitEvent", stream);
+    cudaError_t status = cudaSuccess;
+    if (const Event* found = event_or_error("cudaStreamWaitEvent", event, status)) wait_for_event(index, *found);
+    return status;
 }
 cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) {
     *priority = stream_of("cudaStreamGetPriority", stream).priority;
@@ -183,13 +199,13 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
                                 : error("cudaEventDestroy", cudaErrorInvalidResourceHandle, "the handle is no event");
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-    return record_event("cudaEventRecord", event, stream);
+    return recorded("cudaEventRecord", event, stream);
 }
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned) {
-    return record_event("cudaEventRecordWithFlags", event, stream);
+    return recorded("cudaEventRecordWithFlags", event, stream);
 }
-cudaError_t cudaEventSynchronize(cudaEvent_t event) { return checked_event("cudaEventSynchronize", event); }
-cudaError_t cudaEventQuery(cudaEvent_t event) { return checked_event("cudaEventQuery", event); }
+cudaError_t cudaEventSynchronize(cudaEvent_t event) { return host_waited("cudaEventSynchronize", event); }
+cudaError_t cudaEventQuery(cudaEvent_t event) { return host_waited("cudaEventQuery", event); }
 
 // Nothing runs while a plan is recorded, so there is no time to measure: the answer differs from recording to
 // recording, and a plan that follows from it is refused.

@@ -30,8 +30,13 @@ cudaError_t release(const char* call, void* memory) {
     return error(call, cudaErrorInvalidValue, "the pointer was not returned by cudaMalloc, or was freed before");
 }
 
+// The queue of a call without a stream.
+constexpr Queue synchronous{1, true};
+
+Queue asynchronous(const char* call, const void* stream) { return {stream_index(call, stream), false}; }
+
 cudaError_t copy(const char* call, void* target, const void* source, std::size_t bytes, cudaMemcpyKind kind,
-                 const void* stream) {
+                 Queue queue) {
     Direction direction;
     switch (kind) {
         case cudaMemcpyHostToHost: direction = Direction::on_host; break;
@@ -42,7 +47,7 @@ cudaError_t copy(const char* call, void* target, const void* source, std::size_t
         default:
             return error(call, cudaErrorInvalidMemcpyDirection, format("cudaMemcpyKind %d", static_cast<int>(kind)));
     }
-    return result(call, transfer(call, target, source, bytes, direction, stream_index(call, stream)));
+    return result(call, transfer(call, target, source, bytes, direction, queue));
 }
 
 const Variable* find_variable(const char* call, const void* symbol, cudaError_t& status) {
@@ -54,7 +59,7 @@ const Variable* find_variable(const char* call, const void* symbol, cudaError_t&
 }
 
 cudaError_t copy_to_symbol(const char* call, const void* symbol, const void* source, std::size_t bytes,
-                           std::size_t offset, cudaMemcpyKind kind, const void* stream) {
+                           std::size_t offset, cudaMemcpyKind kind, Queue queue) {
     cudaError_t status = cudaSuccess;
     const Variable* variable = find_variable(call, symbol, status);
     if (variable == nullptr) return status;
@@ -63,7 +68,7 @@ cudaError_t copy_to_symbol(const char* call, const void* symbol, const void* sou
                      format("%zu bytes at offset %zu of %s, which has %llu", bytes, offset, variable->name.c_str(),
                             static_cast<unsigned long long>(variable->bytes)));
     }
-    return copy(call, reinterpret_cast<void*>(variable->address + offset), source, bytes, kind, stream);
+    return copy(call, reinterpret_cast<void*>(variable->address + offset), source, bytes, kind, queue);
 }
 
 [[noreturn]] void from_symbol(const char* call) {
@@ -114,19 +119,20 @@ cudaError_t cudaHostUnregister(void* memory) {
 }
 
 cudaError_t cudaMemcpy(void* target, const void* source, std::size_t bytes, cudaMemcpyKind kind) {
-    return copy("cudaMemcpy", target, source, bytes, kind, nullptr);
+    return copy("cudaMemcpy", target, source, bytes, kind, synchronous);
 }
 cudaError_t cudaMemcpyAsync(void* target, const void* source, std::size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
-    return copy("cudaMemcpyAsync", target, source, bytes, kind, stream);
+    return copy("cudaMemcpyAsync", target, source, bytes, kind, asynchronous("cudaMemcpyAsync", stream));
 }
 cudaError_t cudaMemcpyToSymbol(const void* symbol, const void* source, std::size_t bytes, std::size_t offset,
                                cudaMemcpyKind kind) {
-    return copy_to_symbol("cudaMemcpyToSymbol", symbol, source, bytes, offset, kind, nullptr);
+    return copy_to_symbol("cudaMemcpyToSymbol", symbol, source, bytes, offset, kind, synchronous);
 }
 cudaError_t cudaMemcpyToSymbolAsync(const void* symbol, const void* source, std::size_t bytes, std::size_t offset,
                                     cudaMemcpyKind kind, cudaStream_t stream) {
-    return copy_to_symbol("cudaMemcpyToSymbolAsync", symbol, source, bytes, offset, kind, stream);
+    constexpr const char* call = "cudaMemcpyToSymbolAsync";
+    return copy_to_symbol(call, symbol, source, bytes, offset, kind, asynchronous(call, stream));
 }
 cudaError_t cudaMemcpyFromSymbol(void*, const void*, std::size_t, std::size_t, cudaMemcpyKind) {
     from_symbol("cudaMemcpyFromSymbol");

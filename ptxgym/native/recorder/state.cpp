@@ -114,6 +114,9 @@ void read_request() {
     now.streams.resize(3);  // the given one, the legacy default stream, the per-thread default stream
     for (int index = 0; index < 3; ++index)
         now.streams[index].index = index;
+    // As harnesses make it (torch.cuda.Stream, and so every CUDA graph that they capture): the default stream does not
+    // wait for it, nor the other way round.
+    now.streams[0].flags = cudaStreamNonBlocking;
     now.live_streams.insert(&now.streams[0]);
 }
 

@@ -52,6 +52,7 @@ struct Stream {
 };
 
 struct Event {
+    int index = 0;
     bool recorded = false;
     unsigned flags = 0;
 };

@@ -30,7 +30,7 @@ Direction by_address(const void* target, const void* source) {
 }  // namespace
 
 std::string transfer(const char* call, const void* target, const void* source, std::size_t bytes, Direction direction,
-                     int stream) {
+                     Queue queue) {
     if (bytes == 0) return "";
     const Direction actual = by_address(target, source);
     // As on a device with unified addressing, a wrong kind passes where the addresses are both of the device.
@@ -54,12 +54,17 @@ std::string transfer(const char* call, const void* target, const void* source, s
             .field("target", number(target))
             .field("source", number(source))
             .field("bytes", static_cast<std::uint64_t>(bytes))
-            .field("stream", stream)
+            .field("stream", queue.stream)
             .send();
         return "";
     }
     count_operation();
-    Line("upload").field("target", number(target)).field("data", hex(source, bytes)).field("stream", stream).send();
+    Line("upload")
+        .field("target", number(target))
+        .field("data", hex(source, bytes))
+        .field("stream", queue.stream)
+        .field("host_waits", queue.host_waits)
+        .send();
     return "";
 }
 

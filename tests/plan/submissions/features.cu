@@ -135,11 +135,14 @@ static void entry_points(const float* in, float* out, int mode, cudaStream_t str
 
 static void fills_and_copies(const float* in, float* out, cudaStream_t stream) {
     const CUdeviceptr target = reinterpret_cast<CUdeviceptr>(out);
+    cudaDeviceSynchronize();  // calls without a stream go to the default stream
     cudaMemset(out, 0x1ff, 64);
     cudaMemset2DAsync(out + 16, 32, 7, 8, 3, stream);
     cudaMemset2D(out + 64, 16, 9, 16, 4);
+    cudaDeviceSynchronize();
     cuMemsetD8Async(target, 1, 5, stream);
     cuMemsetD16(target + 2, 0xbeef, 6);
+    cuCtxSynchronize();
     cuMemsetD32Async(target + 4, 0xdeadbeef, 7, stream);
     cudaMemcpyAsync(out + 8, in, 32, cudaMemcpyDeviceToDevice, stream);
     cudaMemcpyAsync(out + 8, in + 1, 16, cudaMemcpyDefault, stream);
@@ -158,8 +161,8 @@ static void streams_and_events(const float* in, float* out, cudaStream_t stream)
     cudaEventRecord(event, stream);
     cudaStreamWaitEvent(other, event, 0);
     plain<<<1, 32, 0, other>>>(in, out, 2);
-    plain<<<1, 32>>>(in, out, 3);
     cudaEventSynchronize(event);
+    plain<<<1, 32>>>(in, out, 3);
     if (cudaEventQuery(event) != cudaSuccess || cudaStreamQuery(other) != cudaSuccess) return;
     cudaStreamAttrValue window = {};
     cudaStreamSetAttribute(stream, cudaStreamAttributeAccessPolicyWindow, &window);
