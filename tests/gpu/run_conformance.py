@@ -2,9 +2,9 @@
 
     python -m tests.gpu.run_conformance [--all] [--out tests/golden/h200.npz] [--nvcc nvcc]
 
-Measures the cases that the file does not have, or that have changed since; with --all every case again. Needs numpy and
-nvcc; takes well under a minute. Cases that no longer exist leave the file. `tests/device/emulator/tensor/test_golden.py`
-replays every case of the file on the emulator.
+Measures the cases that the file does not have, or that have changed since; with --all every case again. Needs numpy
+and nvcc; takes well under a minute. Cases that no longer exist leave the file.
+`tests/device/emulator/tensor/test_golden.py` replays every case of the file on the emulator.
 """
 
 from __future__ import annotations

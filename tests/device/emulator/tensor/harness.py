@@ -44,15 +44,20 @@ class Run:
         return next(r["message"].decode() for r in self.records if r["code"].decode() == code)
 
 
+def compile_ptx(source: Path, folder: Path) -> str:
+    """Return the PTX of a source file."""
+    ptx = folder / f"{source.stem}.ptx"
+    flags = ["-std=c++17", "-O2", "-lineinfo", "-gencode", "arch=compute_90a,code=sm_90a", "-ptx"]
+    subprocess.run([find_toolchain().nvcc, *flags, "-o", ptx, source], check=True, capture_output=True)
+    return ptx.read_text()
+
+
 class Kernels:
     """The kernels of one source file."""
 
     def __init__(self, source: Path, folder: Path) -> None:
-        ptx = folder / f"{source.stem}.ptx"
-        flags = ["-std=c++17", "-O2", "-lineinfo", "-gencode", "arch=compute_90a,code=sm_90a", "-ptx"]
-        subprocess.run([find_toolchain().nvcc, *flags, "-o", ptx, source], check=True, capture_output=True)
         self._core = Core(native.library("emulator"))
-        self._module = DecodedModule.parse(ptx.read_text(), str(source))
+        self._module = DecodedModule.parse(compile_ptx(source, folder), str(source))
         self.program = lru_cache(maxsize=None)(self._load)
 
     def _load(self, name: str, text: str = "") -> Program:

@@ -27,14 +27,13 @@ def test_group_copies_arrive_group_by_group(conformance: Kernels) -> None:
 def test_mbarrier_counts_and_phases(conformance: Kernels) -> None:
     """PTX ISA 9.7.13.15: two arrivals, then with bytes, then fewer and fewer arrivals."""
     _, _, seen = ran(conformance, "mbarrier")
-    first = [2, 0, 1, 1, 1, 1, 1, 0]  # pending before the arrival; the phase completes with the second
-    second = [2, 1, 0, 0, 1]  # pending; all arrived but 64 bytes missing; complete
+    first = [2, 0, 1, 1, 1, 1, 1, 0]  # pending before an arrival; the phase completes with the second
+    second = [2, 1, 0, 0, 1]  # all arrived but 64 bytes missing; complete
     dropped = [2, 0, 1, 0, 1, 1, 1, 0]  # one arrival and 16 bytes missing; then the bytes; then the arrival
-    last = [5, 3, 1]
-    assert seen[: len(first)].tolist() == first
-    rest = seen[len(first) :].tolist()
-    assert rest[: len(second)] == second
-    assert len(dropped) + len(last) < len(rest)
+    last = [5, 3, 1, 1, 0, 2, 0, 1]  # five, of which three are dropped: two complete the phase after
+    known = [*first, *second, *dropped, *last]
+    assert seen[: len(known)].tolist() == known
+    assert (seen[len(known) :] == 0xEEEEEEEE).all()
 
 
 @pytest.mark.parametrize(("name", "bits"), [("all", 1), ("none", 0)])
