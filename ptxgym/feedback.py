@@ -58,7 +58,8 @@ def render(verdict: Verdict, source: str = "", *, cap_bytes: int = CAP_BYTES, no
         verdict: What the evaluator said.
         source: The submission, from which lines are quoted where the verdict names one without its text.
         cap_bytes: Longest text, in bytes of UTF-8; at least 1,000.
-        notes: Whether to show note-severity findings (what real, fast kernels do and get away with).
+        notes: Whether to show note-severity findings (what real, fast kernels do and get away with). Those that can be
+            why an output is wrong are shown with it anyway.
 
     Raises:
         ValueError: If `cap_bytes` is below 1,000.
@@ -66,7 +67,8 @@ def render(verdict: Verdict, source: str = "", *, cap_bytes: int = CAP_BYTES, no
     if cap_bytes < 1000:
         raise ValueError(f"cap_bytes must be at least 1000, not {cap_bytes}")
     quote = _Quoter(source)
-    shown = [f for f in verdict.findings if notes or f.severity is not Severity.NOTE]
+    wrong = verdict.status is Status.WRONG_OUTPUT
+    shown = [f for f in verdict.findings if notes or f.severity is not Severity.NOTE or (wrong and f.explains_numbers)]
     compiler = _Section("Compiler", tuple(_diagnostics(verdict.diagnostics, quote)), 0.25)
     is_cause = any(diagnostic.severity is Severity.ERROR for diagnostic in verdict.diagnostics)
     sections = [

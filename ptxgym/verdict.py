@@ -99,6 +99,16 @@ class Finding(Value):
     """Where it was seen besides the judged run: `emulator` (at its own sizes) or `compute-sanitizer`; such a finding
     names a cause and never changes status or score."""
 
+    @property
+    def explains_numbers(self) -> bool:
+        """Whether this can be why an output is wrong; even a note is worth reading then."""
+        return self.code.startswith(_NUMERIC_CAUSES)
+
+
+_NUMERIC_CAUSES = (
+    "barrier.divergent", "descriptor.", "memory.", "register.", "smem.", "tma.", "wgmma.uninitialised",
+)  # fmt: skip
+
 
 class OutputError(Value):
     """How one output compares with the reference, worst over the draws."""

@@ -117,6 +117,13 @@ def test_notes_are_off_unless_asked_for() -> None:
     assert "race.benign" in render(noted, notes=True)
 
 
+def test_notes_that_can_be_why_an_output_is_wrong_are_shown_with_it() -> None:
+    notes = (NOTE, NOTE.model_copy(update={"code": "tma.box_outside", "message": "the box lies outside"}))
+    wrong = render(verdict(Status.WRONG_OUTPUT, findings=notes))
+    assert "note tma.box_outside: the box lies outside" in wrong and "race.benign" not in wrong
+    assert "tma.box_outside" not in render(verdict(Status.OK, findings=notes))
+
+
 def test_errors_come_before_warnings() -> None:
     warning = FINDING.model_copy(update={"severity": Severity.WARNING, "code": "w.first"})
     text = render(verdict(Status.HAZARD, findings=(warning, FINDING)))

@@ -189,6 +189,12 @@ def _worst(
     slices = tile_slices(comparison.expected.tensor, tile, values.shape)
     reference_norm = norm(values[slices]) or 1.0
     normal = [row.ptxbench_ok for row, case in rows if case.case.draw == "normal"]
+    explanations = explain(comparison, expected, task.reference())
+    public = [(row, case.case.axes) for row, case in rows if not case.case.hidden]
+    if not comparison.ok and public and all(row.ok for row, _ in public):
+        sizes = ", ".join(f"{axis} = {size}" for axis, size in public[0][1].items())
+        cause = f"right at {sizes}, wrong at the hidden shape: sizes must come from the arguments"
+        explanations = (cause, *explanations)
     return OutputError(
         name=name,
         ok=comparison.ok,
@@ -198,7 +204,7 @@ def _worst(
         tile_budget=float(comparison.expected.tile_budgets[tile]) / reference_norm,
         worst_region=region(comparison.expected.tensor, slices),
         pattern=pattern(comparison),
-        explanations=explain(comparison, expected, task.reference()),
+        explanations=explanations,
         closeness=min(row.closeness for row, _ in rows),
         draw=expected.case.name,
         ptxbench_ok=all(normal) if normal else None,
@@ -248,6 +254,8 @@ def _verdict(
         code, message = _wrong(outputs, wrong)
         if error is not None:
             message += f". Probable cause: {error.message}"
+        elif (possible := next((finding for finding in findings if finding.explains_numbers), None)) is not None:
+            message += f". Possible cause: {possible.message}"
         return Status.WRONG_OUTPUT, code, message
     if error is not None:
         return Status.HAZARD, error.code, error.message
@@ -262,10 +270,10 @@ def _verdict(
 def _wrong(outputs: Sequence[OutputError], wrong: Sequence[OutputError]) -> tuple[str, str]:
     """Return code and message for outputs of which some are wrong."""
     if not any(output.written for output in outputs):
-        names = " and ".join(output.name for output in outputs)
+        names = f"{outputs[0].name} was" if len(outputs) == 1 else f"{', '.join(o.name for o in outputs)} were"
         return "judge.unwritten_output", (
-            f"no element of {names} was written, on any draw: launch a kernel in `run` and store the result through "
-            f"the output pointer; a submission that writes nothing scores 0"
+            f"{names} never written: on every draw all elements hold what they held before the call. `run` must launch "
+            "a kernel that stores the result through the output pointer; a submission that writes nothing scores 0"
         )
     worst = max(wrong, key=lambda output: output.relative_error / (output.relative_budget or MIN_BUDGET))
     message = f"{worst.name} is wrong on {worst.draw}: {_amount(worst)}, worst in {worst.worst_region}"

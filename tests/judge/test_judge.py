@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from types import ModuleType
 
 import numpy as np
@@ -48,6 +49,21 @@ def test_wrong_on_the_hidden_shape_only(task: Task, drawn: Conditions, fakes: Mo
     found = fakes.judged(task, drawn, dispatch, wgmma=1.0)
     assert found.status is Status.WRONG_OUTPUT and found.score == 0.05
     assert found.outputs[0].draw.startswith("hidden/")
+    sizes = ", ".join(f"{axis} = {size}" for axis, size in task.workload("emulation").axes.items())
+    assert f"right at {sizes}, wrong at the hidden shape: sizes must come from the arguments" in found.message
+    everywhere = fakes.judged(task, drawn, lambda a, b: 0 * (a @ b.T), wgmma=1.0)
+    assert "hidden shape" not in everywhere.message
+
+
+@pytest.mark.parametrize(("code", "named"), [("descriptor.unread", True), ("cp_async.pending_at_exit", False)])
+def test_a_note_is_named_where_it_can_be_why_the_numbers_are_wrong(
+    task: Task, drawn: Conditions, fakes: ModuleType, code: str, named: bool
+) -> None:
+    note = fakes.finding(Severity.NOTE).model_copy(update={"code": code, "message": "a part of it"})
+    runs = run(task, drawn, fakes, lambda a, b: 1.01 * (a @ b.T))
+    runs[0] = replace(runs[0], findings=(note,))
+    found = judge(task, "h100", drawn, runs)
+    assert found.message.endswith(". Possible cause: a part of it") is named
 
 
 @pytest.mark.parametrize("name", ["A", "B"])
