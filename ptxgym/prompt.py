@@ -142,7 +142,7 @@ def _score(arch: Arch) -> Iterable[str]:
     parts = ", ".join(f"{value:.2f} from {share:.0%}" for share, value in reversed(COVERAGE_SCORES))
     yield (
         "- 0: rejected, does not compile, refused launch, instruction that the emulator lacks, fault, hang, "
-        "over budget, hazard, changed input"
+        "over budget, hazard, changed input, no output written"
     )
     yield f"- {RAN_SCORE:.2f} to {RAN_SCORE + CLOSE_SCORE:.2f}: runs clean but wrong, by how close the output is"
     yield f"- {CORRECT_SCORE:.2f}: right on every draw and size"
