@@ -1,0 +1,379 @@
+#include "session.hpp"
+
+#include <chrono>
+#include <set>
+#include <stdexcept>
+#include <unistd.h>
+
+#include "tensor_map.hpp"
+
+namespace executor {
+namespace {
+
+constexpr std::size_t printf_bytes = 64 << 10;
+constexpr std::size_t device_heap_bytes = 1 << 20;
+constexpr unsigned char workspace_poison = 0xFF;
+constexpr std::uint64_t staging_alignment_bytes = 512;
+
+int attribute(CUdevice_attribute which, CUdevice device) {
+    int value = 0;
+    check(driver().cuDeviceGetAttribute(&value, which, device), "cuDeviceGetAttribute");
+    return value;
+}
+
+CUevent new_event(unsigned flags) {
+    CUevent event;
+    check(driver().cuEventCreate(&event, flags), "cuEventCreate");
+    return event;
+}
+
+void fill_range(CUdeviceptr start, std::uint64_t count, std::uint32_t value, std::uint32_t width, CUstream stream) {
+    if (count == 0) return;
+    switch (width) {
+        case 1:
+            check(driver().cuMemsetD8Async(start, static_cast<unsigned char>(value), count, stream),
+                  "cuMemsetD8Async");
+            return;
+        case 2:
+            check(driver().cuMemsetD16Async(start, static_cast<unsigned short>(value), count, stream),
+                  "cuMemsetD16Async");
+            return;
+        case 4: check(driver().cuMemsetD32Async(start, value, count, stream), "cuMemsetD32Async"); return;
+        default: throw Malformed("a fill of " + std::to_string(width) + " bytes");
+    }
+}
+
+}  // namespace
+
+// An operation with everything resolved that costs time: only driver calls are left.
+struct Session::Step {
+    const Operation* operation;
+    int index;
+    CUstream stream;
+    std::vector<CUevent> waits;
+    CUevent done = nullptr;  // recorded behind it, where another stream waits for it
+    bool programmatic = false;
+    CUdeviceptr target = 0, source = 0;
+    std::vector<Bytes> params;
+    std::vector<void*> param_pointers;
+};
+
+struct Session::Prepared {
+    std::vector<std::unique_ptr<PrivateBuffer>> buffers;  // null for variables of the module
+    std::vector<CUtensorMap> tensor_maps;
+    std::unique_ptr<PrivateBuffer> flush;
+    std::unique_ptr<PrivateBuffer> staging;
+    std::vector<CUdeviceptr> staged;  // by operation
+    std::vector<Step> steps;
+    std::vector<CUstream> side_streams;
+    CUevent forked = nullptr;
+    std::vector<CUevent> joined;
+};
+
+Session::Session(Printed& printed) : printed_(printed) {
+    const Stage stage("start");
+    check(driver().cuInit(0), "cuInit");
+    check(driver().cuDriverGetVersion(&driver_version_), "cuDriverGetVersion");
+    check(driver().cuDeviceGet(&device_, 0), "cuDeviceGet");
+    CUcontext context;
+    check(driver().cuDevicePrimaryCtxRetain(&context, device_), "cuDevicePrimaryCtxRetain");
+    check(driver().cuCtxSetCurrent(context), "cuCtxSetCurrent");
+    check(driver().cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, printf_bytes), "cuCtxSetLimit");
+    check(driver().cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, device_heap_bytes), "cuCtxSetLimit");
+    l2_bytes_ = attribute(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, device_);
+    pageable_access_ = attribute(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, device_) != 0;
+    CUmemAllocationProp properties{};
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    properties.location.id = device_;
+    std::size_t granularity = 0;
+    check(driver().cuMemGetAllocationGranularity(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
+          "cuMemGetAllocationGranularity");
+    space_ = std::make_unique<AddressSpace>(device_, granularity);
+    pool_ = std::make_unique<SlotPool>(*space_);
+    main_ = stream(0);
+    started_ = new_event(CU_EVENT_DEFAULT);
+    ended_ = new_event(CU_EVENT_DEFAULT);
+}
+
+void Session::load(Job job) {
+    if (module_) throw Malformed("one process loads one submission");
+    module_ = std::make_unique<Module>(std::move(job.cubin), std::move(job.kernels), std::move(job.sections));
+    plans_ = std::move(job.plans);
+    for (const Plan& plan : plans_) module_->apply(plan);  // a bad attribute is a fault of the load
+}
+
+void Session::add_region(std::uint32_t id, Region::Kind kind, std::uint64_t size, int descriptor) {
+    const Stage stage("region");
+    regions_[id] = std::make_unique<Region>(*space_, kind, size, descriptor);
+}
+
+const Region& Session::region(std::uint32_t id) const {
+    const auto found = regions_.find(id);
+    if (found == regions_.end()) throw Malformed("there is no region " + std::to_string(id));
+    return *found->second;
+}
+
+CUstream Session::stream(std::uint32_t number) {
+    CUstream& stream = streams_[number];
+    if (stream == nullptr) check(driver().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    return stream;
+}
+
+CUevent Session::event(std::size_t number) {
+    while (events_.size() <= number) events_.push_back(new_event(CU_EVENT_DISABLE_TIMING));
+    return events_[number];
+}
+
+Called Session::call(const Call& call, const std::function<void()>& launching) {
+    if (!module_ || call.plan >= plans_.size()) throw Malformed("there is no plan " + std::to_string(call.plan));
+    const Plan& plan = plans_[call.plan];
+    if (last_plan_ != call.plan) pool_->release_all();  // sizes of another shape
+    last_plan_ = call.plan;
+    printed_.clear();
+    module_->apply(plan);
+    Prepared prepared;
+    allocate(plan, call, prepared);
+    fill(plan, call, prepared);
+    for (std::size_t index = 0; index < plan.tensor_maps.size(); ++index) {
+        const Stage stage("tensor_map", static_cast<int>(index));
+        const TensorMap& map = plan.tensor_maps[index];
+        prepared.tensor_maps.push_back(encode(map, address(plan, prepared, map.global_address)));
+    }
+    {
+        const Stage stage("prepare");
+        upload(plan, prepared);
+        build_steps(plan, prepared);
+        check(driver().cuCtxResetPersistingL2Cache(), "cuCtxResetPersistingL2Cache");
+        check(driver().cuCtxSynchronize(), "cuCtxSynchronize");
+    }
+    launching();
+    Called called;
+    try {
+        called = run(call, prepared);
+    } catch (const DriverError&) {
+        driver().cuCtxSynchronize();  // what was enqueued before the refusal still uses the buffers
+        throw;
+    }
+    const Stage stage("collect");
+    check_canaries(plan, prepared);
+    collect(plan, call, prepared);
+    return called;
+}
+
+void Session::allocate(const Plan& plan, const Call& call, Prepared& prepared) {
+    for (std::size_t index = 0; index < plan.buffers.size(); ++index) {
+        const Stage stage("allocate", static_cast<int>(index));
+        const Buffer& buffer = plan.buffers[index];
+        prepared.buffers.push_back(
+            buffer.role == Role::symbol ? nullptr
+                                        : std::make_unique<PrivateBuffer>(*space_, *pool_, buffer.size, main_));
+    }
+    const Stage stage("allocate");
+    if (call.flush)
+        prepared.flush = std::make_unique<PrivateBuffer>(*space_, *pool_, std::uint64_t{2} * l2_bytes_, main_);
+    std::uint64_t staged_bytes = 0;
+    for (const Operation& operation : plan.operations)
+        if (operation.kind == Operation::Kind::upload && !operation.setup)
+            staged_bytes += (operation.data.data.size() + staging_alignment_bytes - 1) / staging_alignment_bytes *
+                            staging_alignment_bytes;
+    if (staged_bytes > 0) prepared.staging = std::make_unique<PrivateBuffer>(*space_, *pool_, staged_bytes, main_);
+}
+
+void Session::fill(const Plan& plan, const Call& call, Prepared& prepared) {
+    const Stage stage("prepare");
+    module_->restore(main_);
+    std::set<std::uint32_t> filled;
+    for (const Bound& input : call.inputs) {
+        const PrivateBuffer& buffer = *prepared.buffers.at(input.buffer);
+        region(input.region).read(buffer.address(), buffer.size(), main_);
+        filled.insert(input.buffer);
+    }
+    for (const Poison& poison : call.poisons) {
+        const PrivateBuffer& buffer = *prepared.buffers.at(poison.buffer);
+        fill_range(buffer.address(), buffer.size() / poison.width_bytes, poison.value, poison.width_bytes, main_);
+        filled.insert(poison.buffer);
+    }
+    for (std::uint32_t index = 0; index < plan.buffers.size(); ++index) {
+        if (!prepared.buffers[index] || filled.count(index) != 0) continue;
+        if (plan.buffers[index].role == Role::input) throw Malformed("no region for " + plan.buffers[index].name);
+        fill_range(prepared.buffers[index]->address(), plan.buffers[index].size, workspace_poison, 1, main_);
+    }
+}
+
+CUdeviceptr Session::address(const Plan& plan, const Prepared& prepared, BufferRef ref) const {
+    if (plan.buffers[ref.buffer].role != Role::symbol) return prepared.buffers[ref.buffer]->address() + ref.offset;
+    const Stage stage("symbol", static_cast<int>(ref.buffer));
+    return module_->variable(plan.buffers[ref.buffer].name) + ref.offset;
+}
+
+Bytes Session::patched(const Blob& blob, const Plan& plan, const Prepared& prepared) const {
+    Bytes bytes = blob.data;
+    for (const Ref& ref : blob.refs) {
+        if (ref.kind == Ref::Kind::tensor_map) {
+            std::memcpy(bytes.data() + ref.at, &prepared.tensor_maps[ref.tensor_map], sizeof(CUtensorMap));
+        } else {
+            const CUdeviceptr pointer = address(plan, prepared, ref.target);
+            std::memcpy(bytes.data() + ref.at, &pointer, sizeof pointer);
+        }
+    }
+    return bytes;
+}
+
+// Constants go to their place, where that is before the call, else to where a copy of the call takes them from.
+void Session::upload(const Plan& plan, Prepared& prepared) {
+    CUdeviceptr free = prepared.staging ? prepared.staging->address() : 0;
+    for (const Operation& operation : plan.operations) {
+        prepared.staged.push_back(free);
+        if (operation.kind != Operation::Kind::upload) continue;
+        const Bytes bytes = patched(operation.data, plan, prepared);
+        const CUdeviceptr target = operation.setup ? address(plan, prepared, operation.target) : free;
+        if (!bytes.empty()) {
+            check(driver().cuMemcpyHtoDAsync(target, bytes.data(), bytes.size(), main_), "cuMemcpyHtoDAsync");
+            check(driver().cuStreamSynchronize(main_), "cuStreamSynchronize");
+        }
+        if (!operation.setup)
+            free += (bytes.size() + staging_alignment_bytes - 1) / staging_alignment_bytes * staging_alignment_bytes;
+    }
+}
+
+void Session::build_steps(const Plan& plan, Prepared& prepared) {
+    std::map<std::uint32_t, std::size_t> step_of;  // by operation
+    std::size_t events = 0;
+    for (std::uint32_t index = 0; index < plan.operations.size(); ++index) {
+        const Operation& operation = plan.operations[index];
+        if (operation.setup) continue;
+        Step step{};
+        step.operation = &operation;
+        step.index = static_cast<int>(index);
+        step.stream = stream(operation.stream);
+        step.programmatic = operation.programmatic;
+        for (const std::uint32_t earlier : operation.after) {
+            const auto found = step_of.find(earlier);
+            if (found == step_of.end()) continue;  // over before the call begins
+            CUevent& done = prepared.steps[found->second].done;
+            if (done == nullptr) done = event(events++);
+            step.waits.push_back(done);
+        }
+        if (operation.kind == Operation::Kind::launch) {
+            for (const Blob& blob : operation.params) step.params.push_back(patched(blob, plan, prepared));
+            for (Bytes& bytes : step.params) step.param_pointers.push_back(bytes.data());
+        } else {
+            step.target = address(plan, prepared, operation.target);
+            if (operation.kind == Operation::Kind::copy) step.source = address(plan, prepared, operation.source);
+            if (operation.kind == Operation::Kind::upload) step.source = prepared.staged[index];
+        }
+        step_of.emplace(index, prepared.steps.size());
+        prepared.steps.push_back(std::move(step));
+    }
+    std::set<CUstream> side;
+    for (const Step& step : prepared.steps)
+        if (step.stream != main_ && side.insert(step.stream).second) prepared.side_streams.push_back(step.stream);
+    if (side.empty()) return;
+    prepared.forked = event(events++);
+    for (std::size_t index = 0; index < prepared.side_streams.size(); ++index)
+        prepared.joined.push_back(event(events++));
+}
+
+Called Session::run(const Call& call, Prepared& prepared) {
+    if (call.profile) check(driver().profiler_start(), "cuProfilerStart");
+    const auto clock_start = std::chrono::steady_clock::now();
+    {
+        const Stage stage("launch");
+        if (prepared.flush)
+            fill_range(prepared.flush->address(), prepared.flush->size() / 4, 0, 4, main_);
+        check(driver().cuEventRecord(started_, main_), "cuEventRecord");
+        enqueue(prepared);
+        check(driver().cuEventRecord(ended_, main_), "cuEventRecord");
+    }
+    const Stage stage("run");
+    check(driver().cuCtxSynchronize(), "cuCtxSynchronize");
+    const std::chrono::duration<double, std::micro> wall = std::chrono::steady_clock::now() - clock_start;
+    if (call.profile) check(driver().profiler_stop(), "cuProfilerStop");
+    float milliseconds = 0;
+    check(driver().event_elapsed_time(&milliseconds, started_, ended_), "cuEventElapsedTime");
+    return {milliseconds * 1000.0, wall.count()};
+}
+
+void Session::enqueue(Prepared& prepared) {
+    if (prepared.forked != nullptr) {
+        check(driver().cuEventRecord(prepared.forked, main_), "cuEventRecord");
+        for (const CUstream side : prepared.side_streams)
+            check(driver().cuStreamWaitEvent(side, prepared.forked, CU_EVENT_WAIT_DEFAULT), "cuStreamWaitEvent");
+    }
+    for (Step& step : prepared.steps) {
+        const Stage stage("launch", step.index);
+        const Operation& operation = *step.operation;
+        for (const CUevent wait : step.waits)
+            check(driver().cuStreamWaitEvent(step.stream, wait, CU_EVENT_WAIT_DEFAULT), "cuStreamWaitEvent");
+        switch (operation.kind) {
+            case Operation::Kind::launch: launch(operation, step); break;
+            case Operation::Kind::memset:
+                fill_range(step.target, operation.size, operation.value, operation.width_bytes, step.stream);
+                break;
+            case Operation::Kind::copy:
+            case Operation::Kind::upload: {
+                const std::uint64_t size =
+                    operation.kind == Operation::Kind::copy ? operation.size : operation.data.data.size();
+                if (size > 0)
+                    check(driver().cuMemcpyDtoDAsync(step.target, step.source, size, step.stream),
+                          "cuMemcpyDtoDAsync");
+                break;
+            }
+        }
+        if (step.done != nullptr) check(driver().cuEventRecord(step.done, step.stream), "cuEventRecord");
+    }
+    for (std::size_t index = 0; index < prepared.side_streams.size(); ++index) {
+        check(driver().cuEventRecord(prepared.joined[index], prepared.side_streams[index]), "cuEventRecord");
+        check(driver().cuStreamWaitEvent(main_, prepared.joined[index], CU_EVENT_WAIT_DEFAULT), "cuStreamWaitEvent");
+    }
+}
+
+void Session::launch(const Operation& operation, Step& step) {
+    CUlaunchAttribute attributes[3] = {};
+    CUlaunchConfig config{};
+    config.gridDimX = operation.grid[0];
+    config.gridDimY = operation.grid[1];
+    config.gridDimZ = operation.grid[2];
+    config.blockDimX = operation.block[0];
+    config.blockDimY = operation.block[1];
+    config.blockDimZ = operation.block[2];
+    config.sharedMemBytes = operation.dynamic_smem_bytes;
+    config.hStream = step.stream;
+    config.attrs = attributes;
+    if (operation.cluster[0] != 0) {
+        CUlaunchAttribute& attribute = attributes[config.numAttrs++];
+        attribute.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+        attribute.value.clusterDim = {operation.cluster[0], operation.cluster[1], operation.cluster[2]};
+    }
+    if (operation.cooperative) {
+        CUlaunchAttribute& attribute = attributes[config.numAttrs++];
+        attribute.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+        attribute.value.cooperative = 1;
+    }
+    if (step.programmatic) {
+        CUlaunchAttribute& attribute = attributes[config.numAttrs++];
+        attribute.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+        attribute.value.programmaticStreamSerializationAllowed = 1;
+    }
+    check(driver().cuLaunchKernelEx(&config, module_->function(operation.kernel), step.param_pointers.data(), nullptr),
+          "cuLaunchKernelEx");
+}
+
+void Session::check_canaries(const Plan& plan, const Prepared& prepared) {
+    for (std::uint32_t index = 0; index < plan.buffers.size(); ++index) {
+        Overrun found{index, {}};
+        if (prepared.buffers[index] && prepared.buffers[index]->overrun(main_, found.place)) throw found;
+    }
+}
+
+void Session::collect(const Plan& plan, const Call& call, const Prepared& prepared) {
+    for (const Bound& result : call.results) {
+        if (result.buffer >= plan.buffers.size() || !prepared.buffers[result.buffer])
+            throw Malformed("results of a buffer that the plan does not have");
+        const PrivateBuffer& buffer = *prepared.buffers[result.buffer];
+        region(result.region).write(buffer.address(), buffer.size(), main_);
+    }
+}
+
+}  // namespace executor

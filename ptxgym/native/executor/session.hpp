@@ -1,0 +1,80 @@
+// One submission in one process: what it was given, and its calls.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "memory.hpp"
+#include "module.hpp"
+#include "plan.hpp"
+#include "printed.hpp"
+
+namespace executor {
+
+struct Called {
+    double time_us;  // between the events around the operations
+    double wall_us;  // by this host's clock, from before the first enqueued command to the end of the last
+};
+
+// Bytes beside a buffer that the candidate wrote.
+struct Overrun {
+    std::uint32_t buffer;
+    PrivateBuffer::Overrun place;
+};
+
+class Session {
+public:
+    explicit Session(Printed& printed);
+
+    void load(Job job);
+    void add_region(std::uint32_t id, Region::Kind kind, std::uint64_t size, int descriptor);
+    void forget_region(std::uint32_t id) { regions_.erase(id); }
+    // Runs a cold call, and says with `launching` when the first operation comes next; throws Overrun.
+    Called call(const Call& call, const std::function<void()>& launching);
+
+    bool reloads() const { return module_ && module_->reloads(); }
+    int driver_version() const { return driver_version_; }
+    int l2_bytes() const { return l2_bytes_; }
+    bool pageable_access() const { return pageable_access_; }
+
+private:
+    struct Prepared;
+    struct Step;
+
+    void allocate(const Plan& plan, const Call& call, Prepared& prepared);
+    void fill(const Plan& plan, const Call& call, Prepared& prepared);
+    void upload(const Plan& plan, Prepared& prepared);
+    void build_steps(const Plan& plan, Prepared& prepared);
+    Called run(const Call& call, Prepared& prepared);
+    void enqueue(Prepared& prepared);
+    void launch(const Operation& operation, Step& step);
+    void check_canaries(const Plan& plan, const Prepared& prepared);
+    void collect(const Plan& plan, const Call& call, const Prepared& prepared);
+
+    CUdeviceptr address(const Plan& plan, const Prepared& prepared, BufferRef ref) const;
+    Bytes patched(const Blob& blob, const Plan& plan, const Prepared& prepared) const;
+    const Region& region(std::uint32_t id) const;
+    CUstream stream(std::uint32_t number);
+    CUevent event(std::size_t number);
+
+    Printed& printed_;
+    CUdevice device_ = 0;
+    int driver_version_ = 0;
+    int l2_bytes_ = 0;
+    bool pageable_access_ = false;
+    std::unique_ptr<AddressSpace> space_;
+    std::unique_ptr<SlotPool> pool_;
+    CUstream main_ = nullptr;
+    CUevent started_ = nullptr, ended_ = nullptr;
+    std::map<std::uint32_t, CUstream> streams_;
+    std::vector<CUevent> events_;
+    std::unique_ptr<Module> module_;
+    std::vector<Plan> plans_;
+    std::optional<std::uint32_t> last_plan_;
+    std::map<std::uint32_t, std::unique_ptr<Region>> regions_;
+};
+
+}  // namespace executor
