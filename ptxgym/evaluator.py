@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import hashlib
 import importlib.util
@@ -11,7 +12,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -154,23 +155,26 @@ class Evaluator:
         drawn = conditions(task, workload, self._epoch, self._secret)
         setting = self._emulator_started()
         key = (*_key(text, task, arch, drawn, setting), *self._place(gpu))
-        with self._lock:
-            if key in self._verdicts:
-                self._verdicts.move_to_end(key)
-                return self._verdicts[key]
-            running = self._running.get(key)
-            mine: Future[Verdict] | None = None
-            if running is None:
-                mine = self._running[key] = Future()
-        if mine is None:
-            assert running is not None
-            return running.result()
+        while True:
+            with self._lock:
+                if key in self._verdicts:
+                    self._verdicts.move_to_end(key)
+                    return self._verdicts[key]
+                running = self._running.get(key)
+                if running is None:
+                    mine = self._running[key] = Future[Verdict]()
+                    break
+            with contextlib.suppress(CancelledError):  # whoever judged it was interrupted: that was not meant for us
+                return running.result()
         try:
             verdict = self._judge(text, task, arch, drawn, setting, gpu)
         except BaseException as error:
             with self._lock:
                 self._running.pop(key, None)
-            mine.set_exception(error)
+            if isinstance(error, Exception):
+                mine.set_exception(error)
+            else:
+                mine.cancel()
             raise
         with self._lock:
             self._running.pop(key, None)

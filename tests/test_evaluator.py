@@ -9,6 +9,7 @@ import os
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -175,6 +176,35 @@ def test_threads_that_ask_the_same_wait_for_one_evaluation() -> None:
         verdicts = list(pool.map(ask, range(4)))
     assert len(device.calls) == CASES
     assert all(verdict is verdicts[0] for verdict in verdicts)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(1)])
+def test_an_interrupt_in_one_thread_leaves_the_others_their_verdict(error: BaseException) -> None:
+    device = ScriptedDevice(family="fma")
+    started, waiting = threading.Event(), threading.Event()
+    run = device.run
+
+    def interrupted(*arguments: Any, **options: Any) -> Any:
+        device.run = run  # type: ignore[method-assign]
+        started.set()
+        waiting.wait(10)
+        raise error
+
+    device.run = interrupted  # type: ignore[method-assign]
+    with Evaluator(device, secret=SECRET) as evaluator, ThreadPoolExecutor(2) as pool:
+        first = pool.submit(evaluator.evaluate, TEXT, "gemm")
+        started.wait(10)
+        (shared,) = evaluator._running.values()
+        result = shared.result
+
+        def wait() -> Verdict:
+            waiting.set()
+            return result()
+
+        shared.result = wait  # type: ignore[method-assign,assignment]
+        second = pool.submit(evaluator.evaluate, TEXT, "gemm")
+        assert second.result().status is Status.OK
+        assert first.exception() is error
 
 
 def test_event_loop_is_not_blocked() -> None:
