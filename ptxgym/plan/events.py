@@ -21,7 +21,7 @@ Extents = Annotated[list[Count], Field(max_length=5)]
 MAX_PARAMETERS = 32_764
 """Bytes of parameters that a kernel may have (PTX ISA 5.1.6), and so of its parameters."""
 MAX_ERRORS = 16
-"""Failed calls that are kept; the recorder notes no more either."""
+"""Failed calls that are kept, and ignored ones; the recorder notes no more either."""
 
 
 class Event(Value):
@@ -170,6 +170,14 @@ class ApiError(Event):
     why: Text
 
 
+class Ignored(Event):
+    """A call that is a hint about speed, and no part of a plan."""
+
+    event: Literal["ignored"]
+    call: Text
+    what: Text
+
+
 class Failed(Event):
     """The recording ended early."""
 
@@ -203,6 +211,7 @@ AnyEvent = Annotated[
     | RawStreamWait
     | RawHostWait
     | ApiError
+    | Ignored
     | Failed
     | End,
     Field(discriminator="event"),
@@ -223,6 +232,7 @@ class Recording:
     ordered: list[Ordered] = field(default_factory=list)
     """Operations, frees and what orders them, as the calls came."""
     errors: list[ApiError] = field(default_factory=list)
+    ignored: list[Ignored] = field(default_factory=list)
     failed: Failed | None = None
     started: bool = False
     ended: bool = False
@@ -263,6 +273,9 @@ def parse_record(record: bytes) -> Recording:
             case ApiError():
                 if len(recording.errors) < MAX_ERRORS:
                     recording.errors.append(event)
+            case Ignored():
+                if len(recording.ignored) < MAX_ERRORS:
+                    recording.ignored.append(event)
             case Failed():
                 recording.failed = event
                 return recording

@@ -181,6 +181,8 @@ class LaunchPlan(Value):
     operations: tuple[Operation, ...]
     failed_calls: tuple[str, ...] = ()
     """Calls that failed as on a device though recording went on: name, error and reason, of the first few."""
+    ignored_calls: tuple[str, ...] = ()
+    """Hints about speed that are not replayed, such as `cudaStreamSetAttribute (access policy window)`; a few."""
     isolation: str
     """Level under which the host code ran: `full`, `seccomp` or `rlimits`."""
     recorder_revision: int

@@ -113,6 +113,7 @@ def record(
         functions=merged.functions,
         operations=operations,
         failed_calls=tuple(f"{error.call}: {error.error}: {error.why}" for error in first.errors),
+        ignored_calls=tuple(f"{ignored.call} ({ignored.what})" for ignored in first.ignored),
         isolation=sandbox.isolation().level if confined else "rlimits",
         recorder_revision=RECORDER_REVISION,
     )

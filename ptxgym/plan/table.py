@@ -43,6 +43,7 @@ def plan_table(plan: LaunchPlan) -> str:
         said += ["non-portable clusters"] if function.non_portable_cluster else []
         parts.append(f"{_kernel(function.kernel)}: {', '.join(said)}")
     parts += [f"failed: {call}" for call in plan.failed_calls]
+    parts += [f"ignored: {call}" for call in plan.ignored_calls]
     return "\n".join(parts) + "\n"
 
 

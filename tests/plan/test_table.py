@@ -42,6 +42,8 @@ def test_table_shows_no_hash_of_the_build(features: Recorder) -> None:
 def test_table_shows_attributes(features: Recorder) -> None:
     assert "smem 512 B cluster 4 programmatic" in plan_table(planned(features(9)))
     assert "cooperative" in plan_table(planned(features(11, n=2)))
+    assert "ignored: cudaLaunchKernelExC (priority)\n" in plan_table(planned(features(9)))
+    assert "ignored: cudaStreamSetAttribute (access policy window)\n" in plan_table(planned(features(13)))
     assert "dynamic: max dynamic shared memory 65,536 B" in plan_table(planned(features(14)))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ptxgym.build.demangle import demangle_all
 from ptxgym.build.model import Build
 from ptxgym.cache import Cache
 from ptxgym.device.emulator.findings import RECORD_DTYPE, KernelSource, findings_of, rank
@@ -17,7 +18,17 @@ from ptxgym.device.emulator.pool import Job, Pool, keep_reproducer
 from ptxgym.device.emulator.tensor_map import pack, unsupported
 from ptxgym.device.protocol import Bytes, Execution, InstructionCount, RunOptions
 from ptxgym.errors import InfrastructureError, UsageError, WorkerDied
-from ptxgym.plan.model import Blob, Buffer, Copy, Launch, LaunchPlan, Memset, Operation, PointerRef
+from ptxgym.plan.model import (
+    Blob,
+    Buffer,
+    Copy,
+    Launch,
+    LaunchPlan,
+    Memset,
+    Operation,
+    PointerRef,
+    normalize_names,
+)
 from ptxgym.verdict import Failure, Finding, Stage, Status
 
 _STATUS = {"runtime_fault": Status.RUNTIME_FAULT, "hang": Status.HANG, "budget": Status.BUDGET}
@@ -99,16 +110,20 @@ def _refusal(plan: LaunchPlan) -> Failure | None:
     """What the plan asks for that the emulator does not do, by name."""
 
     def refuse(code: str, what: str) -> Failure:
-        message = f"The emulator does not execute {what}."
+        message = demangle_all(normalize_names(f"The emulator does not execute {what}."))
         return Failure(stage=Stage.EXECUTE, status=Status.NOT_EMULATED, code=code, message=message)
 
     for launch in plan.launches:
         if launch.cluster is not None and launch.cluster != (1, 1, 1):
             extents = "x".join(map(str, launch.cluster))
-            asked = f"clusters of {extents} CTAs (launch of {launch.kernel}); use clusters of one CTA"
+            asked = f"clusters of {extents} CTAs (launch of {launch.kernel}), as a GPU does; use clusters of one CTA"
             return refuse("emulator.cluster", asked)
         if launch.cooperative:
-            return refuse("emulator.cooperative", f"cooperative launches ({launch.kernel}); use an ordinary launch")
+            asked = (
+                f"cooperative launches (launch of {launch.kernel}), as a GPU does; end the kernel where its CTAs wait "
+                "for each other, and launch another for the rest"
+            )
+            return refuse("emulator.cooperative", asked)
     for tensor_map in plan.tensor_maps:
         if (what := unsupported(tensor_map)) is not None:
             return refuse("emulator.tensor_map", what)

@@ -28,7 +28,7 @@ std::string set_function_attribute(Kernel& kernel, FunctionAttribute attribute, 
             kernel.non_portable_cluster = value != 0;
             name = "non_portable_cluster";
             break;
-        case FunctionAttribute::ignored: return "";
+        case FunctionAttribute::ignored: note_ignored("cudaFuncSetAttribute", "cluster scheduling policy"); return "";
     }
     Line("function").field("kernel", kernel.name).field("attribute", name).field("value", value).send();
     return "";

@@ -128,7 +128,8 @@ void check_cooperative(const Kernel& kernel, const LaunchRequest& request) {
     if (volume(request.grid) > resident) {
         refuse(
             "launch.cooperative_too_large", kernel,
-            format("a cooperative grid of %llu CTAs; the device keeps %llu resident", volume(request.grid), resident));
+            format("a cooperative grid of %llu CTAs; the device keeps %llu resident, so launch no more than that",
+                   volume(request.grid), resident));
     }
 }
 
@@ -182,6 +183,19 @@ void record_launch(const char* call, const LaunchRequest& request) {
         .send();
 }
 
+const char* hint(cudaLaunchAttributeID attribute) {
+    switch (attribute) {
+        case cudaLaunchAttributeAccessPolicyWindow: return "access policy window";
+        case cudaLaunchAttributeSynchronizationPolicy: return "synchronization policy";
+        case cudaLaunchAttributeClusterSchedulingPolicyPreference: return "cluster scheduling policy";
+        case cudaLaunchAttributePriority: return "priority";
+        case cudaLaunchAttributeMemSyncDomain: return "memory synchronization domain";
+        case cudaLaunchAttributeMemSyncDomainMap: return "memory synchronization domain map";
+        case cudaLaunchAttributePreferredSharedMemoryCarveout: return "shared memory carve-out";
+        default: return nullptr;
+    }
+}
+
 void apply_attribute(const char* call, const cudaLaunchAttribute& attribute, LaunchRequest& request) {
     const cudaLaunchAttributeValue& value = attribute.val;
     switch (attribute.id) {
@@ -189,6 +203,7 @@ void apply_attribute(const char* call, const cudaLaunchAttribute& attribute, Lau
             request.cluster = {value.clusterDim.x, value.clusterDim.y, value.clusterDim.z};
             return;
         case cudaLaunchAttributePreferredClusterDimension:
+            note_ignored(call, "preferred cluster dimension");
             request.preferred_cluster = {value.preferredClusterDim.x, value.preferredClusterDim.y,
                                          value.preferredClusterDim.z};
             return;
@@ -196,14 +211,9 @@ void apply_attribute(const char* call, const cudaLaunchAttribute& attribute, Lau
         case cudaLaunchAttributeProgrammaticStreamSerialization:
             request.programmatic = value.programmaticStreamSerializationAllowed != 0;
             return;
-        case cudaLaunchAttributeIgnore:
-        case cudaLaunchAttributeAccessPolicyWindow:
-        case cudaLaunchAttributeClusterSchedulingPolicyPreference:
-        case cudaLaunchAttributePriority:
-        case cudaLaunchAttributeMemSyncDomain:
-        case cudaLaunchAttributeMemSyncDomainMap:
-        case cudaLaunchAttributePreferredSharedMemoryCarveout: return;  // hints: no effect on results
+        case cudaLaunchAttributeIgnore: return;
         default:
+            if (const char* about = hint(attribute.id)) return note_ignored(call, about);
             fail("plan.refused_attribute",
                  format("%s: launch attribute %d is not supported", call, static_cast<int>(attribute.id)));
     }

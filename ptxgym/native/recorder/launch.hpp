@@ -21,6 +21,9 @@ struct LaunchRequest {
 // A refused launch ends the recording with status launch_error, whether or not host code would have looked.
 void record_launch(const char* call, const LaunchRequest& request);
 
+// What a launch or stream attribute is a hint about: no effect on results. nullptr for any other.
+const char* hint(cudaLaunchAttributeID attribute);
+
 // Take one launch attribute over into the request; one that this recorder does not know ends the recording.
 void apply_attribute(const char* call, const cudaLaunchAttribute& attribute, LaunchRequest& request);
 

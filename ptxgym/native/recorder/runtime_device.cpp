@@ -5,6 +5,7 @@
 #include "device.hpp"
 #include "entry_points.hpp"
 #include "interpose.hpp"
+#include "launch.hpp"
 #include "streams.hpp"
 #include "wire.hpp"
 
@@ -118,11 +119,18 @@ cudaError_t cudaDeviceGetLimit(std::size_t* value, cudaLimit limit) {
 cudaError_t cudaDeviceSetLimit(cudaLimit limit, std::size_t) {
     if (!device_limit(limit))
         return error("cudaDeviceSetLimit", cudaErrorUnsupportedLimit, format("limit %d", static_cast<int>(limit)));
+    note_ignored("cudaDeviceSetLimit", format("limit %d", static_cast<int>(limit)).c_str());
     return cudaSuccess;
 }
 
-cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache) { return cudaSuccess; }
-cudaError_t cudaCtxResetPersistingL2Cache() { return cudaSuccess; }
+cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache) {
+    note_ignored("cudaDeviceSetCacheConfig", "L1 cache");
+    return cudaSuccess;
+}
+cudaError_t cudaCtxResetPersistingL2Cache() {
+    note_ignored("cudaCtxResetPersistingL2Cache", "persisting L2 is reset before each call");
+    return cudaSuccess;
+}
 
 cudaError_t cudaRuntimeGetVersion(int* version) {
     *version = CUDART_VERSION;
@@ -177,9 +185,15 @@ cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* device) {
     *device = 0;
     return checked_stream("cudaStreamGetDevice", stream);
 }
-// An L2 access window, a synchronisation policy: hints without effect on results.
-cudaError_t cudaStreamSetAttribute(cudaStream_t stream, cudaStreamAttrID, const cudaStreamAttrValue*) {
-    return checked_stream("cudaStreamSetAttribute", stream);
+cudaError_t cudaStreamSetAttribute(cudaStream_t stream, cudaStreamAttrID attribute, const cudaStreamAttrValue*) {
+    constexpr const char* call = "cudaStreamSetAttribute";
+    stream_index(call, stream);
+    const char* about = hint(attribute);
+    if (about == nullptr)
+        return error(call, cudaErrorInvalidValue,
+                     format("attribute %d is none of a stream", static_cast<int>(attribute)));
+    note_ignored(call, about);
+    return cudaSuccess;
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
     *status = cudaStreamCaptureStatusNone;

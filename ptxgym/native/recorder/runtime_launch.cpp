@@ -123,7 +123,8 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* out, const void* function)
 
 cudaError_t cudaFuncSetCacheConfig(const void* function, cudaFuncCache) {
     cudaError_t status = cudaSuccess;
-    kernel_or_error("cudaFuncSetCacheConfig", function, status);
+    if (kernel_or_error("cudaFuncSetCacheConfig", function, status) != nullptr)
+        note_ignored("cudaFuncSetCacheConfig", "L1 cache");
     return status;
 }
 

@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::size_t operation_limit = 20000;
 constexpr int noted_errors_limit = 16;
+constexpr std::size_t ignored_limit = 16;
 
 dim3 read_dim3(std::istream& words) {
     dim3 value;
@@ -163,6 +164,12 @@ cudaError_t error(const char* call, cudaError_t code, const std::string& why) {
 CUresult error(const char* call, CUresult code, const std::string& why) {
     note_error(call, driver_error_name(code), why);
     return code;
+}
+
+void note_ignored(const char* call, const char* what) {
+    static std::set<std::string> noted;
+    if (noted.size() >= ignored_limit || !noted.insert(format("%s (%s)", call, what)).second) return;
+    Line("ignored").field("call", call).field("what", what).send();
 }
 
 namespace {

@@ -99,6 +99,9 @@ void count_operation();
 cudaError_t error(const char* call, cudaError_t code, const std::string& why);
 CUresult error(const char* call, CUresult code, const std::string& why);
 
+// Note a call that is a hint about speed and no part of a plan, once.
+void note_ignored(const char* call, const char* what);
+
 // nullptr for an error that this runtime never returns.
 const char* runtime_error_name(int code);
 const char* driver_error_name(int code);
