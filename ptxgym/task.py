@@ -269,6 +269,14 @@ class Task(Value):
         """Return the multiply-adds that the operator demands under `axes`."""
         return evaluate(self.counts.multiply_adds, axes)
 
+    def flops(self, axes: Axes) -> int:
+        """Return the floating-point operations that the operator takes under `axes`."""
+        return evaluate(self.counts.flops, axes)
+
+    def moved_bytes(self, axes: Axes) -> int:
+        """Return the bytes that must cross the memory bus at least once under `axes`."""
+        return evaluate(self.counts.bytes, axes)
+
     def warp_instruction_budget(self, axes: Axes) -> int:
         """Return the warp instructions that the emulator allows under `axes`."""
         return evaluate(self.budget.warp_instructions, axes)

@@ -193,7 +193,7 @@ class Timing(Value):
     """Name of the best baseline, the one that counts."""
     pairs: int = 0
     stopped: str = ""
-    """Why measuring ended: `narrow`, `pairs` or `time`."""
+    """Why measuring ended: `narrow`, `pairs`, `time` or `slow` (far slower than the baseline)."""
     tflops: float | None = None
     roofline_us: float | None = None
     """Least time that the GPU's peak rates allow for the operator."""

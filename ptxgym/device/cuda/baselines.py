@@ -1,0 +1,218 @@
+"""The vendor libraries to beat, prepared in the judge process and timed as candidates are.
+
+A baseline runs on torch tensors over memory of its own: one of several slots, drawn for each call, into which the
+inputs of the draw are copied first, outputs poisoned. These copies and the L2 flush lie in front of the timed call on
+the same stream, so that the host is well ahead when the first event comes and no gap of its own is measured.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import random
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from ptxgym.device.cuda.timing import TimedCall
+from ptxgym.errors import InfrastructureError
+from ptxgym.task import Axes, Task, Tensor
+
+SLOTS = 3
+"""Sets of buffers; where a buffer lies moved no ratio by more than 0.1 % in the study, and none should."""
+FLUSH_BYTES = 256 << 20
+"""Several times the L2 of any Hopper GPU."""
+POISON = 0xFF
+"""NaN in every floating-point type."""
+FIRST_CALLS = 5
+"""Untimed or roughly timed calls in preparation: handles, heuristics and code are loaded by the first."""
+
+Check = Callable[[int, Mapping[str, Any]], bool]
+"""Whether these outputs (device bytes by name) are right on draw i."""
+
+
+class Board(Protocol):
+    """What baselines need of a GPU's array library."""
+
+    def copied(self, data: Any) -> Any:
+        """Return device bytes equal to `data`, an array of bytes on the host or the device."""
+
+    def empty(self, size_bytes: int) -> Any:
+        """Return uninitialised device bytes."""
+
+    def typed(self, data: Any, tensor: Tensor, axes: Axes) -> Any:
+        """Return `data` seen as the tensor."""
+
+    def copy(self, target: Any, source: Any) -> None:
+        """Enqueue a copy of bytes."""
+
+    def fill(self, target: Any, value: int) -> None:
+        """Enqueue filling with a byte."""
+
+    def timed_us(self, call: Callable[[], None]) -> float:
+        """Enqueue flush, event, call, event; wait; return the µs between the events."""
+
+    def versions(self) -> Mapping[str, str]:
+        """Return versions of libraries by name."""
+
+
+class Baselines:
+    """All baselines of a task on one shape; `calls` are ready for a race."""
+
+    def __init__(
+        self,
+        task: Task,
+        axes: Axes,
+        draws: Sequence[Mapping[str, Any]],
+        check: Check,
+        board: Board | None = None,
+        slots: int = SLOTS,
+    ) -> None:
+        """Copy the draws, prepare every baseline on every slot, and check its output on every draw.
+
+        Args:
+            task: its `baselines.py` is loaded.
+            axes: the shape.
+            draws: inputs by name, as bytes.
+            check: the judge.
+            board: torch's by default.
+            slots: sets of buffers.
+
+        Raises:
+            InfrastructureError: if no baseline could be prepared, or none is right.
+        """
+        self._board = board or TorchBoard()
+        self._draws = [{name: self._board.copied(data) for name, data in draw.items()} for draw in draws]
+        self._slots = [{n: self._board.empty(size) for n, size in task.sizes_bytes(axes).items()} for _ in range(slots)]
+        self._outputs = [tensor.name for tensor in task.outputs]
+        self._random = random.Random()
+        self.skipped: dict[str, str] = {}
+        """Baselines that do not count, with the reason."""
+        self.time_us: dict[str, float] = {}
+        """Rough medians, from preparing."""
+        self.calls: dict[str, TimedCall] = {}
+        tensors = [
+            {
+                tensor.name: self._board.typed(slot[tensor.name], tensor, axes)
+                for tensor in (*task.inputs, *task.outputs)
+            }
+            for slot in self._slots
+        ]
+        for name, prepare in task.baselines().BASELINES.items():
+            if problem := self._prepare(name, [(prepare, each, axes) for each in tensors], check):
+                self.skipped[name] = problem
+        if not self.calls:
+            reasons = "; ".join(f"{name}: {why}" for name, why in self.skipped.items()) or "the task names none"
+            raise InfrastructureError(f"no baseline of task {task.name} can be timed here: {reasons}")
+        self.versions = {name: version_of(name, self._board.versions()) for name in self.calls}
+
+    @property
+    def best_us(self) -> float:
+        """Rough time of the best baseline, good enough for limits."""
+        return min(self.time_us.values())
+
+    def _prepare(self, name: str, slots: Sequence[tuple[Any, Any, Axes]], check: Check) -> str | None:
+        """Prepare one baseline; return why it does not count, or None."""
+        try:
+            functions = [prepare(tensors, axes) for prepare, tensors, axes in slots]
+        except ImportError as error:
+            return f"not installed ({error})"
+        except NotImplementedError as error:
+            return str(error)
+
+        def call(draw: int) -> float:
+            index = self._random.randrange(len(functions))
+            return self._once(functions[index], index, draw)
+
+        for draw in range(len(self._draws)):
+            for index, function in enumerate(functions):
+                self._once(function, index, draw)
+                if not check(draw, {output: self._slots[index][output] for output in self._outputs}):
+                    return f"its output is wrong on draw {draw}"
+
+        self.time_us[name] = statistics.median(call(0) for _ in range(FIRST_CALLS))
+        self.calls[name] = call
+        return None
+
+    def _once(self, function: Callable[[], None], index: int, draw: int) -> float:
+        slot = self._slots[index]
+        for name, data in self._draws[draw].items():
+            self._board.copy(slot[name], data)
+        for name in self._outputs:
+            self._board.fill(slot[name], POISON)
+        return self._board.timed_us(function)
+
+
+class TorchBoard:
+    """torch on the current device and stream."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self._torch = torch
+        self._flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+        self._start, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self._dtypes = {"bf16": torch.bfloat16, "fp32": torch.float32}
+
+    def copied(self, data: Any) -> Any:
+        """Return device bytes equal to `data`: a numpy array, or anything that speaks DLPack."""
+        source = self._torch.tensor(data) if isinstance(data, np.ndarray) else self._torch.from_dlpack(data)
+        self._torch.cuda.synchronize()  # the other library's stream may still write it
+        copy = self._torch.empty(source.numel(), dtype=self._torch.uint8, device="cuda")
+        copy.copy_(source.reshape(-1))
+        self._torch.cuda.synchronize()
+        return copy
+
+    def empty(self, size_bytes: int) -> Any:
+        """Return uninitialised bytes, 512-byte aligned as torch's allocator makes them."""
+        return self._torch.empty(size_bytes, dtype=self._torch.uint8, device="cuda")
+
+    def typed(self, data: Any, tensor: Tensor, axes: Axes) -> Any:
+        """Return a view of the tensor's type and shape."""
+        return data.view(self._dtypes[tensor.dtype]).view(tensor.sizes(axes))
+
+    def copy(self, target: Any, source: Any) -> None:
+        """Enqueue a device copy."""
+        target.copy_(source)
+
+    def fill(self, target: Any, value: int) -> None:
+        """Enqueue a fill."""
+        target.fill_(value)
+
+    def timed_us(self, call: Callable[[], None]) -> float:
+        """Time one call behind two flushes: the second gives the host, too, the time of the first."""
+        self._flush.zero_()
+        self._flush.zero_()
+        self._start.record()
+        call()
+        self._end.record()
+        self._end.synchronize()
+        return float(self._start.elapsed_time(self._end)) * 1e3
+
+    def versions(self) -> Mapping[str, str]:
+        """Return the versions of torch, of what it was built with, and of what is installed beside it."""
+        torch = self._torch
+        found = {"torch": str(torch.__version__), "CUDA": str(torch.version.cuda)}
+        if cudnn := torch.backends.cudnn.version():
+            found["cuDNN"] = f"{cudnn // 10000}.{cudnn % 10000 // 100}.{cudnn % 100}"
+        major = found["CUDA"].partition(".")[0]
+        packages = {"cuBLAS": ("nvidia-cublas", f"nvidia-cublas-cu{major}"), "FlashInfer": ("flashinfer-python",)}
+        for library, names in packages.items():
+            for name in names:
+                try:
+                    found[library] = importlib.metadata.version(name)
+                    break
+                except importlib.metadata.PackageNotFoundError:
+                    continue
+        return found
+
+
+def version_of(baseline: str, versions: Mapping[str, str]) -> str:
+    """Return what to print as the version of a baseline: of the library that its name starts with, and torch's.
+
+    `cuBLAS`, `cuBLASLt (heuristic 3)` and `cuDNN, deterministic` are told by their beginning.
+    """
+    torch = f"torch {versions['torch']}" if "torch" in versions else ""
+    own = next((name for name in versions if name != "torch" and baseline.startswith(name)), None)
+    return ", ".join(part for part in (f"{own} {versions[own]}" if own else "", torch) if part)
