@@ -12,7 +12,7 @@ from ptxgym.sandbox import Access, Limits, run
 
 
 def disassemble(build: Build, timeout_s: float = 60.0) -> Path:
-    """Return `build.sass`, writing it first if it is not there: SASS with the submission's line numbers.
+    """Return `build.sass`, writing it first if it is not there: SASS with lines, those of inlined calls too.
 
     Raises:
         ToolchainError: if there is no nvdisasm.
@@ -24,7 +24,7 @@ def disassemble(build: Build, timeout_s: float = 60.0) -> Path:
     if nvdisasm is None:
         raise ToolchainError(f"no nvdisasm was found, so there is no SASS; {INSTALL}")
     done = run(
-        [nvdisasm, "--print-line-info", "--print-code", build.cubin],
+        [nvdisasm, "--print-line-info-inline", "--print-code", build.cubin],
         timeout_s=timeout_s,
         access=Access(read=(build.cubin,), execute=(nvdisasm, *(Path(p) for p in ("/lib", "/lib64", "/usr/lib")))),
         limits=Limits(address_space_bytes=4 << 30),

@@ -32,6 +32,12 @@ from ptxgym.verdict import Failure
 PREPARATION_LIMIT_S = 120.0
 """For what is not the candidate's: loading, allocation, copies of inputs, a wrapper's own work before the launch."""
 
+WARM_PROFILER = {"PTXGYM_EXECUTOR_WARM_PROFILER": "1"}
+"""Variables for `start`: the process launches `WARM_KERNEL` between cuProfilerStart and cuProfilerStop, then is ready."""
+WARM_KERNEL = "ptxgym_warm_profiler"
+UNFILLED = {"PTXGYM_EXECUTOR_UNFILLED": "1"}
+"""Variables for `start`: outputs and workspaces stay as allocated, so that initcheck sees what nobody wrote."""
+
 Poison = np.uint8 | np.uint16 | np.uint32
 """What an output holds before a call: a value, as wide as its elements."""
 _DEFAULT_POISON = np.uint8(0xFF)

@@ -7,6 +7,7 @@
 #include "printed.hpp"
 #include "session.hpp"
 #include "wire.hpp"
+#include "wrapped.hpp"
 
 namespace executor {
 namespace {
@@ -59,6 +60,7 @@ void answer(Connection& connection, Session& session, Printed& printed, Frame& f
 void serve(Connection& connection, Printed& printed) {
     try {
         Session session(printed);
+        warm_profiler_if_asked();
         Writer body;
         body.number(static_cast<std::int32_t>(session.driver_version()))
             .number(static_cast<std::uint64_t>(session.l2_bytes()))

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "tensor_map.hpp"
+#include "wrapped.hpp"
 
 namespace executor {
 namespace {
@@ -189,7 +190,9 @@ void Session::fill(const Plan& plan, const Call& call, Prepared& prepared) {
         region(input.region).read(buffer.address(), buffer.size(), main_);
         filled.insert(input.buffer);
     }
+    const bool unfilled = leaves_unfilled();
     for (const Poison& poison : call.poisons) {
+        if (unfilled) continue;
         const PrivateBuffer& buffer = *prepared.buffers.at(poison.buffer);
         fill_range(buffer.address(), buffer.size() / poison.width_bytes, poison.value, poison.width_bytes, main_);
         filled.insert(poison.buffer);
@@ -197,7 +200,8 @@ void Session::fill(const Plan& plan, const Call& call, Prepared& prepared) {
     for (std::uint32_t index = 0; index < plan.buffers.size(); ++index) {
         if (!prepared.buffers[index] || filled.count(index) != 0) continue;
         if (plan.buffers[index].role == Role::input) throw Malformed("no region for " + plan.buffers[index].name);
-        fill_range(prepared.buffers[index]->address(), plan.buffers[index].size, workspace_poison, 1, main_);
+        if (!unfilled)
+            fill_range(prepared.buffers[index]->address(), plan.buffers[index].size, workspace_poison, 1, main_);
     }
 }
 
