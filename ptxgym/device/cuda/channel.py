@@ -42,6 +42,8 @@ class Error:
     kind: str
     """`usage` or `infrastructure`."""
     message: str
+    last: bool = False
+    """Whether the process ends with it."""
 
 
 @dataclass(frozen=True)

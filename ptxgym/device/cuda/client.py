@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, cast
+from typing import IO, Any, cast
 
 from ptxgym.device.cuda.channel import Channel, Error, Kind
 from ptxgym.device.cuda.gpu import Gpu
@@ -138,7 +138,7 @@ class _Process:
         self._waiting: dict[int, Future[Outcome]] = {}
         self._ended: str | None = None
         threading.Thread(target=_listen, args=(weakref.ref(self), self._channel), daemon=True).start()
-        self._cleanup = weakref.finalize(self, _end, self._process, self._channel, os.getpid())
+        self._cleanup = weakref.finalize(self, _end, self._process, self._channel, self._stderr, os.getpid())
 
     @property
     def pid(self) -> int:
@@ -175,6 +175,8 @@ class _Process:
         """Hand an answer to who waits for it."""
         with self._mutex:
             answer = self._waiting.pop(number, None)
+            if isinstance(value, Error) and value.last:
+                self._ended = "the judge process of the GPU has lost its context; the next evaluation starts another"
         if answer is None:
             return
         if not isinstance(value, Error):
@@ -211,7 +213,6 @@ class _Process:
             self._process.wait(CLOSE_LIMIT_S)
         self._cleanup()
         self.end()
-        self._stderr.close()
 
 
 def _listen(process: weakref.ref[_Process], channel: Channel) -> None:
@@ -232,7 +233,7 @@ def _listen(process: weakref.ref[_Process], channel: Channel) -> None:
         role.end()
 
 
-def _end(process: subprocess.Popen[bytes], channel: Channel, owner: int) -> None:
+def _end(process: subprocess.Popen[bytes], channel: Channel, stderr: IO[bytes], owner: int) -> None:
     """Kill the process and its group, and reap it; in a forked child, which has neither, do nothing."""
     if os.getpid() != owner:
         return
@@ -240,3 +241,4 @@ def _end(process: subprocess.Popen[bytes], channel: Channel, owner: int) -> None
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+    stderr.close()

@@ -109,8 +109,8 @@ class Role:
             self._send(Kind.ERROR, frame.number, Error("usage", str(error)))
         except BaseException as error:
             said = f"the judge process failed: {error!r}\n{traceback.format_exc()}"
-            self._send(Kind.ERROR, frame.number, Error("infrastructure", said))
             lost = context_lost(error)
+            self._send(Kind.ERROR, frame.number, Error("infrastructure", said, last=lost))
         finally:
             with self._mutex:
                 self._witnesses.pop(frame.number, None)

@@ -1,0 +1,299 @@
+"""A GPU that is numpy: executors, profiler, sanitizer, clock and lock that do what a script says, and count."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ptxgym.build import Build
+from ptxgym.device.cuda.gpu import Gpu
+from ptxgym.device.cuda.judging import NumberJudge
+from ptxgym.device.cuda.model import Request, Tier, Witness, signature
+from ptxgym.device.cuda.tools import NotProfiled, Timed, TimedCall, Tools
+from ptxgym.device.protocol import InstructionCount
+from ptxgym.errors import InfrastructureError
+from ptxgym.judge import numbers
+from ptxgym.judge.conditions import Case, conditions, inputs
+from ptxgym.judge.judge import Judgement
+from ptxgym.plan import LaunchPlan
+from ptxgym.plan.model import Buffer, Launch
+from ptxgym.task import Task, load_task
+from ptxgym.verdict import Evidence, Failure, Finding, KernelProfile, Stage, Status, Timing
+
+SECRET = b"a secret of the tests"
+GPU = Gpu("GPU-fake", 0, "NVIDIA H200", (9, 0), 141 << 30, "580.95")
+KERNEL = "gemm"
+
+
+@dataclass(frozen=True)
+class FakeCall:
+    time_us: float = 100.0
+    wall_us: float = 400.0
+    device_wall_us: float = 150.0
+    printed: str = "hello\n"
+    launches: tuple[str, ...] = (KERNEL,)
+
+
+@dataclass(frozen=True)
+class FakeProfile:
+    counts: tuple[InstructionCount, ...]
+    kernels: tuple[KernelProfile, ...]
+    outputs: Mapping[str, Any]
+    launches: tuple[str, ...] = (KERNEL,)
+
+
+def failure(status: Status, code: str, message: str = "It failed.") -> Failure:
+    return Failure(stage=Stage.EXECUTE, status=status, code=code, message=message)
+
+
+def multiply(task: Task, axes: dict[str, int], given: Mapping[str, Any]) -> Any:
+    """The bytes of C, as an honest kernel computes them."""
+    a, b = (numbers.decode(given[t.name], t, axes) for t in task.inputs)
+    return numbers.bf16_bits((a @ b.T).astype(np.float32)).reshape(-1).view(np.uint8)
+
+
+@dataclass
+class FakeGpu:
+    """What all tools of one test share; each field may be scripted."""
+
+    task: Task
+    answer: Callable[[int, FakeCall], FakeCall | Failure | Exception] = lambda number, call: call
+    """By the number of the call, from 0, over all executors."""
+    output: Callable[[int, Any], Any] = lambda number, output: output
+    loaded: Failure | None = None
+    profiled: Callable[[FakeProfile], FakeProfile | NotProfiled] = lambda profile: profile
+    found: Mapping[str, tuple[Finding, ...]] = field(default_factory=dict)
+    """By tool of the sanitizer."""
+    raced: Callable[[Timed], Timed | Failure] = lambda timed: timed
+    health: Exception | None = None
+    rounds: int = 4
+    baseline: float | None = 88.0
+    calls: list[tuple[int, bool, float]] = field(default_factory=list)
+    """Plan, whether L2 was flushed, limit in seconds."""
+    sanitized: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
+    probes: int = 0
+    profiles: int = 0
+    races: int = 0
+    open_executors: int = 0
+    open_slots: int = 0
+    shared: int = 0
+    most_shared: int = 0
+
+    def tools(self) -> Tools:
+        return Tools(
+            executor=self._executor,
+            memory=self,
+            judging=NumberJudge(np),
+            profile=self._profile,
+            sanitize=self._sanitize,
+            clock=self,
+            shared=self._sharing,
+            check_health=self._probe,
+            memory_bytes=GPU.memory_bytes,
+            libraries=lambda: {"cuBLAS": "13.1"},
+        )
+
+    # Executor
+
+    @contextlib.contextmanager
+    def _executor(self) -> Iterator[FakeGpu]:
+        self.open_executors += 1
+        try:
+            yield self
+        finally:
+            self.open_executors -= 1
+
+    def load(self, build: Build, plans: Sequence[LaunchPlan]) -> Failure | None:
+        self.plans = plans
+        return self.loaded
+
+    def call(
+        self,
+        plan: int,
+        inputs: Mapping[str, Any],
+        results: Mapping[str, Any],
+        *,
+        timeout_s: float,
+        flush: bool = False,
+        profile: bool = False,
+        poison: Mapping[str, Any] = {},
+    ) -> FakeCall | Failure:
+        number = len(self.calls)
+        self.calls.append((plan, flush, timeout_s))
+        answer = self.answer(number, FakeCall())
+        if isinstance(answer, Exception):
+            raise answer
+        if isinstance(answer, Failure):
+            return answer
+        after = {**inputs, "C": self.output(number, multiply(self.task, self.plans[plan].axes, inputs))}
+        for name, result in results.items():
+            result[:] = after[name]
+        return answer
+
+    # Memory
+
+    def inputs(self, task: Task, case: Case) -> Mapping[str, Any]:
+        return inputs(task, case)
+
+    @contextlib.contextmanager
+    def slot(self, sizes_bytes: Mapping[str, int]) -> Iterator[Mapping[str, Any]]:
+        self.open_slots += 1
+        try:
+            yield {name: np.zeros(size, np.uint8) for name, size in sizes_bytes.items()}
+        finally:
+            self.open_slots -= 1
+
+    # Profiler, sanitizer, clock
+
+    def _profile(self, request: Request, case: Case) -> FakeProfile | NotProfiled:
+        self.profiles += 1
+        required = request.task.required_multiply_adds(case.axes)
+        count = InstructionCount(KERNEL, "HGMMA", "wgmma", 1, 4, 128, required)
+        profile = KernelProfile(kernel=KERNEL, launches=1, duration_us=98.0)
+        outputs = {"C": multiply(self.task, case.axes, inputs(self.task, case))}
+        return self.profiled(FakeProfile((count,), (profile,), outputs))
+
+    def _sanitize(self, request: Request, case: Case, tools: tuple[str, ...]) -> tuple[Finding, ...]:
+        self.sanitized.append((case.name, tools))
+        return tuple(finding for tool in tools for finding in self.found.get(tool, ()))
+
+    def baseline_us(self, task: Task, case: Case) -> float | None:
+        return self.baseline
+
+    def race(self, request: Request, draws: Sequence[Case], candidate: TimedCall) -> Timed | Failure:
+        assert self.shared == 0, "the exclusive lock must not be asked for while the shared one is held"
+        self.races += 1
+        times = [candidate(number % len(draws)) for number in range(self.rounds)]
+        median = float(np.median(times))
+        timing = Timing(
+            speedup=88.0 / median, speedup_low=87.5 / median, speedup_high=88.5 / median, candidate_us=median,
+            baseline_us=88.0, baseline="cuBLAS", pairs=len(times), stopped="narrow",
+        )  # fmt: skip
+        return self.raced(Timed(timing, 0.02))
+
+    @contextlib.contextmanager
+    def _sharing(self) -> Iterator[None]:
+        self.shared += 1
+        self.most_shared = max(self.most_shared, self.shared)
+        try:
+            yield
+        finally:
+            self.shared -= 1
+
+    def _probe(self) -> None:
+        self.probes += 1
+        if self.health is not None:
+            raise self.health
+
+
+def plan_for(task: Task, axes: dict[str, int], block: int = 384) -> LaunchPlan:
+    """A plan with one launch, as a recorder would make it."""
+    sizes = task.sizes_bytes(axes)
+    roles = {tensor.name: "input" for tensor in task.inputs} | {tensor.name: "output" for tensor in task.outputs}
+    return LaunchPlan(
+        build_key="0" * 64,
+        device_profile="h200",
+        axes=axes,
+        buffers=tuple(Buffer(name=name, role=roles[name], size_bytes=size) for name, size in sizes.items()),  # type: ignore[arg-type]
+        operations=(
+            Launch(kernel=KERNEL, grid=(axes["M"] // 128, 1, 1), block=(block, 1, 1), dynamic_smem_bytes=0, params=()),
+        ),
+        isolation="full",
+        recorder_revision=1,
+    )
+
+
+def fake_build() -> Build:
+    nowhere = Path("/nowhere")
+    return Build(
+        key="0" * 64, arch="sm_90a", folder=nowhere, source=nowhere, library=nowhere, cubin=nowhere, ptx=nowhere,
+        sass=nowhere, compiler="nvcc", flags=(), kernels=(), diagnostics=(),
+    )  # fmt: skip
+
+
+def request(tier: Tier = "standard") -> Request:
+    """A request that measures at the emulator's sizes, which numpy can follow."""
+    task = load_task("gemm")
+    drawn = conditions(task, "emulation", 0, SECRET)
+    stress = conditions(task, "schedules", 0, SECRET).cases[0]
+    shapes = {tuple(case.axes.items()): case.axes for case in (*drawn.cases, stress)}
+    plans = tuple(plan_for(task, axes) for axes in shapes.values())
+    timing = tuple(case for case in drawn.cases if not case.hidden)
+    return Request(task, "h100", tier, drawn, timing, stress, fake_build(), plans)
+
+
+def evidence(**changes: Any) -> Evidence:
+    required = 75_497_472
+    fields: dict[str, Any] = {
+        "source": "emulator", "workload": "emulation", "required_multiply_adds": required,
+        "target_multiply_adds": required, "other_multiply_adds": 0, "coverage": 1.0, "target_ok": True,
+        "families": {}, "ablation": "depends",
+    }  # fmt: skip
+    return Evidence(**{**fields, **changes})
+
+
+def witness(result: Judgement | Failure | None = None, block: int = 384, **changes: Any) -> Future[Witness]:
+    """What the emulator says: by default, that all is well."""
+    task = load_task("gemm")
+    if result is None:
+        result = Judgement(
+            status=Status.OK, code="judge.ok", message="all outputs are right", score=0.5, evidence=evidence(**changes)
+        )
+    seen: Future[Witness] = Future()
+    seen.set_result(Witness(result, signature(plan_for(task, task.workload("emulation").axes, block))))
+    return seen
+
+
+class ProcessBench:
+    """A bench for a judge process of its own; what its requests do hangs on the kernel name of the request's build."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        self._gpu = gpu
+        self._children: list[subprocess.Popen[bytes]] = []
+        self._expected = 0
+        self._mutex = threading.Lock()
+
+    def tools(self) -> Tools:
+        fake = FakeGpu(load_task("gemm"))
+        fake.answer = self._answer
+        return replace(fake.tools(), libraries=lambda: {"pid": str(os.getpid()), "expected": str(self._expected)})
+
+    def _answer(self, number: int, call: FakeCall) -> FakeCall | Failure | Exception:
+        behaviour = Path(os.environ["TMPDIR"]) / "behaviour"
+        words = behaviour.read_text().split() if behaviour.exists() else []
+        if "child" in words:
+            with self._mutex:
+                child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+                self._children.append(child)
+                (behaviour.parent / "child").write_text(str(child.pid))
+        if "die" in words:
+            behaviour.unlink()
+            os.abort()
+        if "sleep" in words:
+            (behaviour.parent / "sleeping").touch()
+            time.sleep(600)
+        if "infrastructure" in words:
+            return InfrastructureError("no room left")
+        if "bug" in words:
+            return ZeroDivisionError("a bug")
+        if "context" in words:
+            behaviour.unlink()
+            return RuntimeError("CUDARuntimeError: an illegal memory access was encountered")
+        return call
+
+    def expect(self, tier: Tier, more: int) -> None:
+        self._expected += more
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,320 @@
+"""The flow of one measurement on a fake GPU: every way that it can go."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ptxgym.device.cuda.measure import measure
+from ptxgym.device.cuda.model import Outcome, Tier
+from ptxgym.device.cuda.tools import NotProfiled
+from ptxgym.errors import InfrastructureError
+from ptxgym.judge.judge import Judgement
+from ptxgym.task import Task
+from ptxgym.verdict import Failure, Finding, Severity, Status
+from tests.device.cuda import fakes
+from tests.device.cuda.fakes import FakeGpu, evidence, failure, witness
+
+CASES = 4
+DENIED_SCORE = 0.2
+
+
+@pytest.fixture
+def gpu(gemm: Task) -> FakeGpu:
+    return FakeGpu(gemm)
+
+
+def run(gpu: FakeGpu, tier: Tier = "standard", seen: Any = None) -> Outcome:
+    outcome = measure(fakes.request(tier), gpu.tools(), seen or witness())
+    assert (gpu.open_executors, gpu.open_slots, gpu.shared) == (0, 0, 0)
+    return outcome
+
+
+def judged(outcome: Outcome) -> Judgement:
+    assert isinstance(outcome.result, Judgement)
+    return outcome.result
+
+
+def failed(outcome: Outcome) -> Failure:
+    assert isinstance(outcome.result, Failure)
+    return outcome.result
+
+
+def test_right_kernel_is_judged_counted_and_timed(gpu: FakeGpu) -> None:
+    outcome = run(gpu)
+    found = judged(outcome)
+    assert (found.status, found.code) == (Status.OK, "judge.ok")
+    assert found.evidence is not None
+    assert (found.evidence.source, found.evidence.coverage, found.evidence.ablation) == ("ncu", 1.0, "depends")
+    assert found.evidence.target_ok
+    assert outcome.timing is not None and outcome.timing.speedup == pytest.approx(0.88)
+    assert 0.9 < found.score < 1.0  # 0.5 for the target, and nearly all of the rest for 0.88
+    assert outcome.lock_held_s == 0.02 and outcome.printed == "hello\n" and outcome.libraries == {"cuBLAS": "13.1"}
+    assert outcome.profile[0].duration_us == 98.0 and outcome.notes == ()
+    assert [flush for _, flush, _ in gpu.calls] == [False] * CASES + [True] * gpu.rounds
+    assert {"load", "execute", "judge", "evidence", "timing", "wait", "check"} <= set(outcome.durations_s)
+    assert (gpu.profiles, gpu.races, gpu.probes, gpu.sanitized) == (1, 1, 0, [])
+
+
+def test_limit_of_a_call_follows_the_baseline(gpu: FakeGpu) -> None:
+    gpu.baseline = 100_000.0
+    run(gpu)
+    assert {limit for _, _, limit in gpu.calls} == {5.0}
+
+
+@pytest.mark.parametrize(("baseline_us", "limit_s"), [(88.0, 2.0), (None, 10.0)])
+def test_limit_of_a_call_is_never_short(gpu: FakeGpu, baseline_us: float | None, limit_s: float) -> None:
+    gpu.baseline = baseline_us
+    run(gpu)
+    assert {limit for _, _, limit in gpu.calls} == {limit_s}
+
+
+def test_refused_launch_ends_before_any_call(gpu: FakeGpu) -> None:
+    gpu.loaded = failure(Status.LAUNCH_ERROR, "launch.too_much_shared_memory")
+    outcome = run(gpu)
+    assert failed(outcome).status is Status.LAUNCH_ERROR and outcome.case == ""
+    assert gpu.calls == [] and gpu.probes == 0 and gpu.sanitized == []
+
+
+def test_wrong_output_is_examined_but_neither_counted_nor_timed(gpu: FakeGpu) -> None:
+    race = Finding(code="sanitizer.racecheck.hazard", severity=Severity.ERROR, message="Two threads race.", line=7)
+    gpu.found = {"racecheck": (race,)}
+    gpu.output = lambda number, output: output if number != 1 else np.roll(output, 64)
+    outcome = run(gpu)
+    found = judged(outcome)
+    assert found.status is Status.WRONG_OUTPUT and "emulation/shifted" in found.message
+    assert found.score >= 0.05  # a sanitizer's word changes no score
+    assert [(one.code, one.source) for one in found.findings] == [(race.code, "compute-sanitizer")]
+    assert gpu.sanitized == [("schedules/normal", ("memcheck", "racecheck", "synccheck", "initcheck"))]
+    assert (gpu.profiles, gpu.races, outcome.timing) == (0, 0, None)
+
+
+def test_rl_leaves_the_causes_of_wrong_output_to_the_emulator(gpu: FakeGpu) -> None:
+    gpu.output = lambda number, output: output * 0
+    assert judged(run(gpu, "rl")).status is Status.WRONG_OUTPUT
+    assert gpu.sanitized == []
+
+
+def test_changed_input_is_an_integrity_failure(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = FakeGpu.call
+
+    def meddle(self: FakeGpu, plan: int, inputs: Any, results: Any, **options: Any) -> Any:
+        answer = honest(self, plan, inputs, results, **options)
+        results["A"][5] ^= 1
+        return answer
+
+    monkeypatch.setattr(FakeGpu, "call", meddle)
+    assert judged(run(gpu)).code == "judge.input_modified"
+
+
+@pytest.mark.parametrize("tier", ["rl", "standard"])
+def test_fault_is_probed_and_located(gpu: FakeGpu, tier: Tier) -> None:
+    said = "Kernel gemm writes 4 bytes out of bounds at line 12, thread (3,0,0), block (1,0,0)."
+    place = Finding(code="sanitizer.memcheck.global_write", severity=Severity.ERROR, message=said, line=12)
+    gpu.found = {"memcheck": (place,)}
+    gpu.answer = lambda number, call: failure(Status.RUNTIME_FAULT, "fault.illegal_address") if number == 2 else call
+    outcome = run(gpu, tier)
+    found = failed(outcome)
+    assert found.status is Status.RUNTIME_FAULT and outcome.case.startswith("hidden/")
+    assert found.message == f"It failed. {place.message}"
+    assert found.findings[0].line == 12 and found.findings[0].source == "compute-sanitizer"
+    assert gpu.probes == 1 and gpu.sanitized == [("schedules/normal", ("memcheck",))]
+
+
+def test_fault_that_the_small_call_does_not_show_is_replayed_at_full_size(gpu: FakeGpu) -> None:
+    gpu.answer = lambda number, call: failure(Status.RUNTIME_FAULT, "fault.illegal_address")
+    run(gpu)
+    assert [name for name, _ in gpu.sanitized] == ["schedules/normal", "emulation/normal"]
+
+
+def test_hang_is_probed(gpu: FakeGpu) -> None:
+    gpu.answer = lambda number, call: failure(Status.HANG, "hang.watchdog")
+    assert failed(run(gpu)).code == "hang.watchdog"
+    assert gpu.probes == 1 and gpu.sanitized == [("schedules/normal", ("synccheck",))]
+
+
+def test_gpu_that_is_not_well_after_a_fault_is_the_machines_failure(gpu: FakeGpu) -> None:
+    gpu.answer = lambda number, call: failure(Status.RUNTIME_FAULT, "fault.illegal_address")
+    gpu.health = InfrastructureError("uncorrectable ECC error; reset the GPU")
+    with pytest.raises(InfrastructureError, match="reset the GPU"):
+        run(gpu)
+
+
+@pytest.mark.parametrize(("workspace", "kind"), [(1 << 40, Failure), (1 << 20, InfrastructureError)])
+def test_out_of_memory_is_the_submissions_fault_only_if_it_asks_for_much(
+    gpu: FakeGpu, workspace: int, kind: type
+) -> None:
+    gpu.answer = lambda number, call: failure(Status.LAUNCH_ERROR, "launch.out_of_memory")
+    request = fakes.request()
+    buffers = (*request.plans[0].buffers, fakes.Buffer(name="workspace0", role="workspace", size_bytes=workspace))
+    plans = (request.plans[0].model_copy(update={"buffers": buffers}), *request.plans[1:])
+    if kind is InfrastructureError:
+        with pytest.raises(InfrastructureError, match="memory is short"):
+            measure(replace(request, plans=plans), gpu.tools(), witness())
+    else:
+        outcome = measure(replace(request, plans=plans), gpu.tools(), witness())
+        assert failed(outcome).status is Status.LAUNCH_ERROR
+
+
+# Counting
+
+
+def test_without_permission_the_emulators_count_stands_and_is_named(gpu: FakeGpu) -> None:
+    gpu.profiled = lambda profile: NotProfiled("this user may not profile")
+    outcome = run(gpu)
+    found = judged(outcome)
+    assert found.evidence is not None and found.evidence.source == "emulator" and found.evidence.target_ok
+    assert "this user may not profile" in outcome.notes[0] and "emulator" in outcome.notes[0]
+    assert outcome.timing is not None and found.score > 0.9
+
+
+def test_publish_without_nsight_compute_is_refused(gpu: FakeGpu) -> None:
+    gpu.profiled = lambda profile: NotProfiled("this user may not profile")
+    with pytest.raises(InfrastructureError, match=r"publish needs Nsight Compute: this user may not profile"):
+        run(gpu, "publish")
+    gpu.profiled = lambda profile: profile
+    assert judged(run(gpu, "publish")).score > 0.9
+
+
+def test_rl_counts_on_the_emulator_and_does_not_profile(gpu: FakeGpu) -> None:
+    outcome = run(gpu, "rl")
+    found = judged(outcome)
+    assert found.evidence is not None and found.evidence.source == "emulator"
+    assert gpu.profiles == 0 and outcome.timing is not None and found.score > 0.9
+
+
+def test_rl_does_not_time_what_runs_off_the_target(gpu: FakeGpu) -> None:
+    off = witness(target_ok=False, coverage=0.0, target_multiply_adds=0, explanation="no wgmma instruction executed")
+    outcome = run(gpu, "rl", off)
+    assert outcome.timing is None and gpu.races == 0
+    assert judged(outcome).score == 0.2 and any(note.startswith("speed: ") for note in outcome.notes)
+
+
+def test_rl_profiles_what_the_emulator_cannot_run(gpu: FakeGpu) -> None:
+    outcome = run(gpu, "rl", witness(failure(Status.NOT_EMULATED, "not_emulated.form", "cp.reduce is not emulated")))
+    found = judged(outcome)
+    assert gpu.profiles == 1 and found.evidence is not None and found.evidence.source == "ncu"
+    assert found.evidence.target_ok and outcome.timing is not None
+
+
+def test_evidence_of_the_emulator_needs_the_same_launches(gpu: FakeGpu) -> None:
+    outcome = run(gpu, "rl", witness(block=128))
+    found = judged(outcome)
+    assert found.evidence is not None and not found.evidence.target_ok
+    assert found.score == DENIED_SCORE and "other kernels or blocks" in found.message
+    assert gpu.races == 0
+
+
+def test_standard_times_also_what_runs_off_the_target(gpu: FakeGpu) -> None:
+    gpu.profiled = lambda p: replace(p, counts=(replace(p.counts[0], family="fma", form="FFMA"),))
+    off = witness(target_ok=False, coverage=0.0, target_multiply_adds=0, explanation="no wgmma instruction executed")
+    outcome = run(gpu, seen=off)
+    assert outcome.timing is not None and judged(outcome).score == 0.2
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"ablation": "independent", "target_ok": False, "explanation": "it stays right"}, "it stays right"),
+        ({"coverage": 0.1, "target_ok": False}, "1.00 under the profiler, but 0.10 without one"),
+        ({"target_ok": False, "explanation": "too many other instructions"}, "too many other instructions"),
+    ],
+)
+def test_witness_denies_what_it_does_not_see(gpu: FakeGpu, changes: dict[str, Any], said: str) -> None:
+    found = judged(run(gpu, seen=witness(**changes)))
+    assert found.status is Status.OK and found.score == DENIED_SCORE
+    assert found.evidence is not None and not found.evidence.target_ok and said in (found.evidence.explanation or "")
+
+
+def test_witness_that_sees_another_result_denies(gpu: FakeGpu) -> None:
+    wrong = Judgement(status=Status.WRONG_OUTPUT, code="judge.wrong_output", message="C is wrong", score=0.05,
+                      evidence=evidence(target_ok=False))  # fmt: skip
+    found = judged(run(gpu, seen=witness(wrong)))
+    assert found.score == DENIED_SCORE and "not on the emulator" in found.message and "C is wrong" in found.message
+
+
+@pytest.mark.parametrize("status", [Status.NOT_EMULATED, Status.BUDGET, Status.INFRA])
+def test_witness_that_could_not_run_denies_nothing_and_is_named(gpu: FakeGpu, status: Status) -> None:
+    outcome = run(gpu, seen=witness(failure(status, "x.y", "it does not know this form")))
+    assert judged(outcome).score > 0.9
+    assert any("it does not know this form" in note for note in outcome.notes)
+
+
+def test_profiled_run_must_launch_compute_and_last_as_the_others(gpu: FakeGpu) -> None:
+    gpu.profiled = lambda p: replace(p, launches=("other",))
+    assert "other kernels were launched" in judged(run(gpu)).message
+    gpu.profiled = lambda p: replace(p, outputs={"C": p.outputs["C"] * 0})
+    assert "output is wrong there" in judged(run(gpu)).message
+    slow = fakes.KernelProfile(kernel="gemm", launches=1, duration_us=350.0)
+    gpu.profiled = lambda p: replace(p, kernels=(slow,))
+    outcome = run(gpu)
+    assert "350 µs there, 100 µs when timed" in judged(outcome).message and judged(outcome).score == DENIED_SCORE
+
+
+# Timing
+
+
+def test_time_that_the_hosts_clock_contradicts_is_an_integrity_failure(gpu: FakeGpu) -> None:
+    for forged in ({"time_us": 900.0}, {"time_us": 10.0, "device_wall_us": 900.0}):
+        gpu.answer = lambda number, call, forged=forged: replace(call, **forged)  # type: ignore[misc]
+        gpu.calls.clear()
+        assert failed(run(gpu)).code == "timing.forged_events"
+        assert len(gpu.calls) == 1
+    gpu.answer = lambda number, call: call if number < CASES else replace(call, time_us=10.0, device_wall_us=900.0)
+    gpu.calls.clear()
+    outcome = run(gpu)
+    assert failed(outcome).status is Status.INTEGRITY and outcome.timing is None
+
+
+def test_one_late_wake_up_is_no_forgery(gpu: FakeGpu) -> None:
+    gpu.answer = lambda number, call: replace(call, device_wall_us=5000.0) if number == CASES else call
+    assert judged(run(gpu)).status is Status.OK
+
+
+def test_timed_output_that_is_wrong_is_found(gpu: FakeGpu) -> None:
+    gpu.output = lambda number, output: output * 0 if number == CASES + 2 else output
+    outcome = run(gpu)
+    assert (failed(outcome).status, failed(outcome).code) == (Status.WRONG_OUTPUT, "timing.wrong_output")
+    assert outcome.timing is None
+
+
+def test_timed_output_that_differs_within_its_budget_is_right(gpu: FakeGpu) -> None:
+    def rounded_otherwise(number: int, output: Any) -> Any:
+        if number < CASES:
+            return output
+        words = output.copy().view(np.uint16)
+        words[17] ^= 1
+        return words.view(np.uint8)
+
+    gpu.output = rounded_otherwise
+    assert judged(run(gpu)).status is Status.OK
+
+
+def test_failing_timed_call_is_a_fault(gpu: FakeGpu) -> None:
+    gpu.answer = lambda n, call: call if n < CASES + 1 else failure(Status.RUNTIME_FAULT, "fault.illegal_address")
+    outcome = run(gpu)
+    assert failed(outcome).code == "fault.illegal_address" and gpu.probes == 1
+
+
+def test_race_that_fails_ends_the_evaluation(gpu: FakeGpu) -> None:
+    gpu.raced = lambda timed: failure(Status.INTEGRITY, "timing.roofline", "Faster than the roofline.")
+    assert failed(run(gpu)).code == "timing.roofline"
+
+
+def test_outputs_of_timed_calls_are_checked_early_where_memory_is_short(
+    gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ptxgym.device.cuda.measure.KEPT_BYTES", 1)
+    gpu.output = lambda number, output: output * 0 if number == CASES else output
+    outcome = run(gpu)
+    assert failed(outcome).code == "timing.wrong_output" and len(gpu.calls) == CASES + 1
+
+
+def test_machine_failure_passes_through_and_leaves_nothing_open(gpu: FakeGpu) -> None:
+    gpu.answer = lambda number, call: InfrastructureError("the executor ended") if number == CASES + 1 else call
+    with pytest.raises(InfrastructureError, match="executor ended"):
+        run(gpu)
+    assert (gpu.open_executors, gpu.open_slots, gpu.shared) == (0, 0, 0)
