@@ -190,9 +190,7 @@ def _worst(
     reference_norm = norm(values[slices]) or 1.0
     normal = [row.ptxbench_ok for row, case in rows if case.case.draw == "normal"]
     explanations = explain(comparison, expected, task.reference())
-    public = [(row, case.case.axes) for row, case in rows if not case.case.hidden]
-    if not comparison.ok and public and all(row.ok for row, _ in public):
-        sizes = ", ".join(f"{axis} = {size}" for axis, size in public[0][1].items())
+    if (sizes := _only_right_at(rows)) is not None:
         cause = f"right at {sizes}, wrong at the hidden shape: sizes must come from the arguments"
         explanations = (cause, *explanations)
     return OutputError(
@@ -210,6 +208,14 @@ def _worst(
         ptxbench_ok=all(normal) if normal else None,
         written=not all(row.untouched for row, _ in rows),
     )
+
+
+def _only_right_at(rows: Sequence[tuple[Comparison, Expected]]) -> str | None:
+    """Return the public sizes if an output is right there on every draw, and at the hidden shape on none."""
+    public = [expected.case.axes for _, expected in rows if not expected.case.hidden]
+    if not public or len(public) == len(rows) or any(row.ok == expected.case.hidden for row, expected in rows):
+        return None
+    return ", ".join(f"{axis} = {size}" for axis, size in public[0].items())
 
 
 def _ablation(expected: Expected, ablated: Execution | Failure | None) -> str | None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -86,6 +87,40 @@ def test_integer_draw(task: Task, drawn: Conditions) -> None:
     for value in values(task, draw(drawn, "integers")).values():
         assert (value == np.rint(value)).all()
         assert set(np.unique(value)) == set(range(-8, 9))
+
+
+@pytest.mark.parametrize("kind", ["normal", "shifted", "spiky", "integers"])
+def test_threads_change_no_byte(task: Task, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case("x/x", {"M": 1024, "N": 768, "K": 1088}, kind, 5, hidden=False)  # type: ignore[arg-type]
+    assert 4 * conditioning.CHUNK < 1024 * 1088
+    many = conditioning.inputs(task, case)
+    monkeypatch.setattr(conditioning, "LEAST_CHUNKS_PER_THREAD", 1000)
+    one = conditioning.inputs(task, case)
+    monkeypatch.setattr(conditioning, "LEAST_CHUNKS_PER_THREAD", 1)
+    monkeypatch.setattr(conditioning.os, "sched_getaffinity", lambda _: set(range(7)))
+    seven = conditioning.inputs(task, case)
+    assert all((one[name] == many[name]).all() and (one[name] == seven[name]).all() for name in one)
+
+
+@pytest.mark.parametrize("kind", ["normal", "spiky", "integers"])
+def test_chunks_are_drawn_apart_and_the_last_is_whole(task: Task, kind: str) -> None:
+    case = Case("x/x", {"M": 512, "N": 768, "K": 1088}, kind, 5, hidden=False)  # type: ignore[arg-type]
+    for value in values(task, case).values():
+        flat = value.reshape(-1)
+        chunks = [flat[start : start + conditioning.CHUNK] for start in range(0, flat.size, conditioning.CHUNK)]
+        assert len(chunks) > 2 and 0 < len(chunks[-1]) < conditioning.CHUNK
+        assert all(chunk.std() > 0.9 for chunk in chunks)
+        for one, other in itertools.pairwise(chunks):
+            count = len(other)
+            assert abs(np.corrcoef(one[:count], other)[0, 1]) < 5 / np.sqrt(count)
+
+
+def test_chunks_of_a_tensor_share_shift_and_scale(task: Task) -> None:
+    case = Case("x/x", {"M": 512, "N": 768, "K": 1088}, "shifted", 5, hidden=False)
+    for value in values(task, case).values():
+        chunks = np.array_split(value.reshape(-1), 4)
+        assert np.ptp([chunk.mean() for chunk in chunks]) < 0.01 * value.std()
+        assert np.ptp([chunk.std() for chunk in chunks]) < 0.01 * value.std()
 
 
 def test_outputs_are_poisoned(task: Task, drawn: Conditions) -> None:

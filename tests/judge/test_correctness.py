@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ptxgym.errors import UsageError
 from ptxgym.judge import conditions as conditioning
 from ptxgym.judge import correctness, numbers
 from ptxgym.judge.conditions import Case, Conditions
@@ -256,6 +257,73 @@ def test_tile_norms_add_up(sizes: list[int], seed: int) -> None:
     assert np.square(norms).sum() == pytest.approx(np.square(values).sum())
     if len(sizes) > 1:
         assert norms.shape == (*sizes[:-2], -(-sizes[-2] // 64), -(-sizes[-1] // 64))
+
+
+def test_passes_agrees_with_compare(task: Task, drawn: Conditions, fakes: ModuleType) -> None:
+    kernels = (reversed_order, WRONG["one element"], WRONG["zeros"], bf16_sums(16), split_k_bf16)
+    verdicts = set()
+    for kernel in kernels:
+        for case in drawn.cases:
+            data = fakes.execute(task, case, kernel).buffers["C"]
+            output = correctness.expect(task, case).outputs["C"]
+            assert correctness.passes(output, data) == correctness.compare(output, data, case).ok
+            verdicts.add(correctness.passes(output, data))
+    assert verdicts == {True, False}
+
+
+def test_flaw_names_changed_inputs_and_wrong_outputs(task: Task, drawn: Conditions, fakes: ModuleType) -> None:
+    case = drawn.cases[0]
+    expected = correctness.expect(task, case)
+    assert correctness.flaw(expected, fakes.execute(task, case, reversed_order).buffers) is None
+    assert correctness.flaw(expected, fakes.execute(task, case, reversed_order, touch="B").buffers) == "B"
+    assert correctness.flaw(expected, fakes.execute(task, case, one_wrong).buffers) == "C"
+
+
+def test_bytes_are_compared_whatever_their_number() -> None:
+    for count in (16, 17):
+        one = np.arange(count, dtype=np.uint8)
+        other = one.copy()
+        assert correctness.equal_bytes(one, other)
+        other[-1] ^= 128
+        assert not correctness.equal_bytes(one, other)
+    assert not correctness.equal_bytes(np.zeros(16, np.uint8), np.zeros(24, np.uint8))
+
+
+def test_an_output_of_another_shape_is_a_bug(task: Task, drawn: Conditions) -> None:
+    output = correctness.expect(task, drawn.cases[0]).outputs["C"]
+    with pytest.raises(ValueError, match="the reference is of"):
+        correctness.compare(output, output.ideal_data, drawn.cases[-1])
+    with pytest.raises(ValueError, match="buffer C holds 2 bytes"):
+        correctness.passes(output, output.ideal_data[:2])
+
+
+def test_cache_keeps_the_newest_within_its_bound(
+    task: Task, drawn: Conditions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    correctness.release()
+    first = correctness.expect(task, drawn.cases[0])
+    elements = 256 * 512
+    assert first.nbytes == elements * (8 + 4 + 2) + 2 * 576 * (256 + 512)
+    assert correctness.expect(task, drawn.cases[0]) is first
+    monkeypatch.setattr(correctness, "HOST_CACHE_BYTES", int(2.5 * first.nbytes))
+    second = correctness.expect(task, drawn.cases[1])
+    assert correctness.expect(task, drawn.cases[0]) is first  # and the newest again
+    correctness.expect(task, drawn.cases[2])
+    assert correctness.expect(task, drawn.cases[0]) is first
+    assert correctness.expect(task, drawn.cases[1]) is not second
+    monkeypatch.setattr(correctness, "HOST_CACHE_BYTES", 1)
+    alone = correctness.expect(task, drawn.cases[3])
+    assert correctness.expect(task, drawn.cases[3]) is alone
+    correctness.release()
+    assert correctness.expect(task, drawn.cases[3]) is not alone
+
+
+def test_tf32_products_are_refused(task: Task, drawn: Conditions, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = drawn.cases[0]
+    other_than_numpy = ModuleType("cupy")
+    monkeypatch.setenv("CUPY_TF32", "1")
+    with pytest.raises(UsageError, match="CUPY_TF32"):
+        correctness.compute(task, case, conditioning.inputs(task, case), other_than_numpy)
 
 
 def test_reference_is_computed_once(task: Task, drawn: Conditions) -> None:

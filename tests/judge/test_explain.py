@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from types import ModuleType
 from typing import Any
 
@@ -7,9 +8,9 @@ import numpy as np
 import pytest
 
 from ptxgym.judge import correctness, numbers
-from ptxgym.judge.conditions import Conditions
+from ptxgym.judge.conditions import Case, Conditions
 from ptxgym.judge.explain import explain, pattern
-from ptxgym.task import Task
+from ptxgym.task import Task, Tensor
 
 
 def edited(edit: Any) -> Any:
@@ -81,6 +82,14 @@ def toward_zero(a: Any, b: Any) -> Any:
     return (np.ascontiguousarray(a @ b.T).view(np.uint32) >> 16).astype(np.uint16)
 
 
+def wide_bf16_sums(a: Any, b: Any) -> Any:
+    """The running sum goes through BF16 after every 64 of K."""
+    total = np.zeros((len(a), len(b)), np.float32)
+    for k in range(0, a.shape[1], 64):
+        total = numbers.round_bf16(total + a[:, k : k + 64] @ b[:, k : k + 64].T)
+    return total
+
+
 CASES = {
     "zeros": (edited(lambda c: c.fill(0)), "every element is zero", "nearly every element"),
     "constant": (edited(lambda c: c.fill(3)), "every element is 3", "nearly every element"),
@@ -113,6 +122,12 @@ CASES = {
     "nan": (edited(nan_column), "256 elements are NaN, first C[0, 5], exactly C[0:256, 5:6]", "column 5 of 512"),
     "inf": (edited(infinite_element), "1 elements are infinite, first C[3, 4]", "single elements: C[3, 4]"),
     "bf16 sums": (bf16_sums, "the running sum is rounded to BF16 after every step such as k 0:16: keep", None),
+    "wide bf16 sums": (wide_bf16_sums, "after every step such as k 0:16 … k 48:64: keep partial sums in FP32", None),
+    "all NaN": (
+        lambda a, b: np.nan * (a @ b.T),
+        "all 131,072 elements are NaN (the inputs held none): uninitialised accumulators",
+        "nearly every element",
+    ),
     "toward zero": (toward_zero, "rounded toward zero", None),
 }
 
@@ -138,6 +153,76 @@ def test_a_right_output_needs_no_explanation(task: Task, drawn: Conditions, fake
     comparison = correctness.compare(expected.outputs["C"], execution.buffers["C"], case)
     assert explain(comparison, expected, task.reference()) == ()
     assert pattern(comparison) is None
+
+
+def test_nan_that_came_in_is_told(task: Task) -> None:
+    case = Case("x/x", {"M": 128, "N": 256, "K": 64}, "normal", 1, hidden=False)
+    a, b = np.ones((128, 64), np.float32), np.full((256, 64), np.nan, np.float32)
+    good = {"A": numbers.encode(a, "bf16"), "B": numbers.encode(np.nan_to_num(b, nan=2.0), "bf16")}
+    expected = correctness.compute(task, case, good)
+    data = numbers.encode(np.full((128, 256), np.nan, np.float32), "bf16")
+    comparison = correctness.compare(expected.outputs["C"], data, case)
+    held = dataclasses.replace(expected, inputs={**good, "B": numbers.encode(b, "bf16")})
+    (cause,) = explain(comparison, held, task.reference())
+    assert "are NaN (B held NaN, too)" in cause
+
+
+def test_a_displaced_tile_is_found_beside_smaller_ones(task: Task) -> None:
+    """At the edge tiles are smaller; they neither match nor hide the tile that does."""
+    tensor, axes = Tensor(name="X", dtype="fp32", shape=("M", "N")), {"M": 150, "N": 200}
+    values = np.random.default_rng(2).standard_normal((150, 200))
+    output = correctness.ExpectedOutput(
+        tensor=tensor,
+        axes=axes,
+        values=values,
+        ideal_data=numbers.encode(values.astype(np.float32), "fp32"),
+        accumulation=np.zeros((150, 200), np.float32),
+        must_be_exact=False,
+        scale=float(np.linalg.norm(values)),
+        lost=1e-6,
+        relative_budget=1e-5,
+        tile_budgets=np.full((3, 4), 1e-4),
+        predictor_error=1.0,
+        predictor="zeros",
+    )
+    case = Case("x/x", axes, "normal", 0, hidden=False)
+    expected = correctness.Expected(case, (), {}, {"X": output})
+    found = values.astype(np.float32)
+    found[64:128, 128:192] = found[0:64, 64:128]
+    comparison = correctness.compare(output, numbers.encode(found, "fp32"), case)
+    (cause,) = explain(comparison, expected, task.reference())
+    assert cause.startswith("X[64:128, 128:192] holds the values of X[0:64, 64:128]")
+    edge = values.astype(np.float32)
+    edge[128:150, 192:200] = 0
+    comparison = correctness.compare(output, numbers.encode(edge, "fp32"), case)
+    assert explain(comparison, expected, task.reference()) == ("X[128:150, 192:200] is all zeros",)
+
+
+def test_a_wrong_vector_is_explained(task: Task) -> None:
+    tensor, axes = Tensor(name="L", dtype="fp32", shape=("M",)), {"M": 200}
+    values = np.random.default_rng(2).standard_normal(200)
+    output = correctness.ExpectedOutput(
+        tensor=tensor,
+        axes=axes,
+        values=values,
+        ideal_data=numbers.encode(values.astype(np.float32), "fp32"),
+        accumulation=np.zeros(200, np.float32),
+        must_be_exact=False,
+        scale=float(np.linalg.norm(values)),
+        lost=1e-6,
+        relative_budget=1e-5,
+        tile_budgets=np.full(4, 1e-4),
+        predictor_error=1.0,
+        predictor="zeros",
+    )
+    case = Case("x/x", axes, "normal", 0, hidden=False)
+    expected = correctness.Expected(case, (), {}, {"L": output})
+    data = numbers.encode(values.astype(np.float32), "fp32")
+    data.view(np.uint32)[150:170] = numbers.POISON["fp32"]
+    comparison = correctness.compare(output, data, case)
+    assert explain(comparison, expected, task.reference()) == (
+        "20 of 200 elements were never written, exactly L[150:170]",
+    )
 
 
 def test_noise_gets_no_false_explanation(task: Task, drawn: Conditions, fakes: ModuleType) -> None:

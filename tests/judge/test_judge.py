@@ -8,7 +8,9 @@ import pytest
 
 from ptxgym.device.protocol import Execution
 from ptxgym.judge.conditions import Conditions
-from ptxgym.judge.judge import Judgement, _verdict, judge, merge_findings, wants_ablation
+from ptxgym.judge.judge import Judgement, _verdict, judge, judge_numbers, merge_findings, wants_ablation
+from ptxgym.judge.numbers import round_bf16
+from ptxgym.judge.rehearsal import rehearse
 from ptxgym.task import Task
 from ptxgym.verdict import Failure, OutputError, Severity, Stage, Status
 
@@ -54,6 +56,14 @@ def test_wrong_on_the_hidden_shape_only(task: Task, drawn: Conditions, fakes: Mo
     everywhere = fakes.judged(task, drawn, lambda a, b: 0 * (a @ b.T), wgmma=1.0)
     assert "hidden shape" not in everywhere.message
 
+    def split_k_bf16(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        """Wrong on integers alone, which are drawn at the hidden shape; the shape is not why."""
+        half = a.shape[1] // 2
+        return round_bf16(a[:, :half] @ b[:, :half].T) + round_bf16(a[:, half:] @ b[:, half:].T)
+
+    inexact = fakes.judged(task, drawn, split_k_bf16, wgmma=1.0)
+    assert inexact.outputs[0].draw == "hidden/integers" and "hidden shape" not in inexact.message
+
 
 @pytest.mark.parametrize(("code", "named"), [("descriptor.unread", True), ("cp_async.pending_at_exit", False)])
 def test_a_note_is_named_where_it_can_be_why_the_numbers_are_wrong(
@@ -64,6 +74,64 @@ def test_a_note_is_named_where_it_can_be_why_the_numbers_are_wrong(
     runs[0] = replace(runs[0], findings=(note,))
     found = judge(task, "h100", drawn, runs)
     assert found.message.endswith(". Possible cause: a part of it") is named
+
+
+def test_an_output_that_nobody_wrote_scores_nothing(task: Task, drawn: Conditions, fakes: ModuleType) -> None:
+    def nothing(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return np.full((len(a), len(b)), fakes.UNWRITTEN, np.uint16)
+
+    def one_element(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        c = nothing(a, b)
+        c[0, 0] = 0
+        return c
+
+    def public_size_only(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return a @ b.T if a.shape == (256, 576) else nothing(a, b)
+
+    empty = fakes.judged(task, drawn, nothing, wgmma=1.0)
+    assert (empty.status, empty.code, empty.score) == (Status.WRONG_OUTPUT, "judge.unwritten_output", 0.0)
+    assert empty.message.startswith("C was never written") and not empty.outputs[0].written
+    for kernel in (one_element, public_size_only):
+        found = fakes.judged(task, drawn, kernel, wgmma=1.0)
+        assert (found.code, found.score) == ("judge.wrong_output", 0.05)
+        assert found.outputs[0].written
+        assert any("were never written" in cause for cause in found.outputs[0].explanations)
+
+
+def test_an_unwritten_output_still_names_the_hazard(task: Task, drawn: Conditions, fakes: ModuleType) -> None:
+    def nothing(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return np.full((len(a), len(b)), fakes.UNWRITTEN, np.uint16)
+
+    found = fakes.judged(task, drawn, nothing, findings=[fakes.finding(Severity.ERROR)])
+    assert found.code == "judge.unwritten_output" and "Probable cause: wgmma reads" in found.message
+
+
+@pytest.mark.parametrize(
+    ("kernel", "touch", "status"),
+    [
+        (lambda a, b: a @ b.T, None, Status.OK),
+        (lambda a, b: 1.01 * (a @ b.T), None, Status.WRONG_OUTPUT),
+        (lambda a, b: a @ b.T, "A", Status.INTEGRITY),
+    ],
+)
+def test_numbers_alone_are_judged_as_with_counts(
+    task: Task, drawn: Conditions, fakes: ModuleType, kernel: object, touch: str | None, status: Status
+) -> None:
+    runs = run(task, drawn, fakes, kernel, touch=touch, findings=[fakes.finding(Severity.ERROR)])
+    alone = judge_numbers(task, drawn, runs, notes=("not timed",))
+    assert alone.status is status and alone.evidence is None and alone.findings == ()
+    clean = [replace(one, findings=()) for one in runs]
+    whole = judge(task, "h100", drawn, clean)
+    assert alone.outputs == whole.outputs and alone.code == whole.code
+    assert alone.notes == (() if status is Status.INTEGRITY else ("not timed",))
+    assert alone.score == (0.2 if status is Status.OK else whole.score)
+
+
+def test_rehearsal_takes_every_way(task: Task) -> None:
+    right, noisy, nan, unwritten = rehearse(task)
+    assert right.status is Status.OK
+    assert [one.code for one in (noisy, nan, unwritten)] == 2 * ["judge.wrong_output"] + ["judge.unwritten_output"]
+    assert noisy.outputs[0].explanations == () and "are NaN" in nan.outputs[0].explanations[0]
 
 
 @pytest.mark.parametrize("name", ["A", "B"])

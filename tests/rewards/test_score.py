@@ -39,6 +39,10 @@ def output(closeness: float, ok: bool = False) -> OutputError:
     )
 
 
+def unwritten() -> OutputError:
+    return output(0.0).model_copy(update={"written": False})
+
+
 def timing(low: float, high: float | None = None) -> Timing:
     return Timing(
         speedup=low, speedup_low=low, speedup_high=high or low, candidate_us=1, baseline_us=1, baseline="cuBLAS"
@@ -72,6 +76,8 @@ closenesses = st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])
         (Status.WRONG_OUTPUT, {"outputs": [output(1.0), output(0.25)]}, 0.075),
         (Status.WRONG_OUTPUT, {"outputs": [output(1.0)], "findings": [finding(Severity.ERROR)]}, 0.0),
         (Status.WRONG_OUTPUT, {"outputs": [output(1.0)], "findings": [finding(Severity.WARNING)]}, 0.15),
+        (Status.WRONG_OUTPUT, {"outputs": [unwritten()]}, 0.0),
+        (Status.WRONG_OUTPUT, {"outputs": [unwritten(), output(0.0)]}, 0.05),
         (Status.OK, {}, 0.20),
         (Status.OK, {"evidence": evidence(0.0, 1.0)}, 0.20),
         (Status.OK, {"evidence": evidence(0.09, 0.9)}, 0.20),
