@@ -1,5 +1,17 @@
 """The command `ptxgym`."""
 
-from ptxgym.cli.main import main
+from __future__ import annotations
 
-__all__ = ["main"]
+import sys
+
+
+def main() -> None:
+    """Run the command line and end the process; whatever ends it early is one line and a status of `console.Exit`."""
+    try:
+        from ptxgym.cli.ending import run  # takes a moment: an interrupt may come in between
+
+        status = run()
+    except KeyboardInterrupt:
+        sys.stderr.write("ptxgym: interrupted\n")
+        status = 130
+    sys.exit(status)

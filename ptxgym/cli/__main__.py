@@ -1,5 +1,5 @@
 """`python -m ptxgym.cli`."""
 
-from ptxgym.cli.main import main
+from ptxgym.cli import main
 
 main()

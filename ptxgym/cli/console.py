@@ -19,13 +19,27 @@ class Exit(IntEnum):
     """The submission, or a check, failed."""
     USAGE = 2
     INFRASTRUCTURE = 3
+    """The machine failed: no compiler, no disk space, nowhere to write the output."""
+    INTERRUPTED = 130
+    """Ctrl-C."""
+    NO_READER = 141
+    """Whatever read the output has gone, as in `ptxgym list | head -1`."""
 
 
-WIDTH = None if sys.stdout.isatty() else 140
+class ReaderGone(Exception):
+    """Raised when nobody reads the output any more."""
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        raise ReaderGone
+
+
+WIDTH = None if sys.stdout is not None and sys.stdout.isatty() else 140
 """Of tables; a pipe or a file has none of its own."""
 
-out = Console(highlight=False, soft_wrap=True, width=WIDTH)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+out = _Console(highlight=False, soft_wrap=True, width=WIDTH)
+err = _Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def style_of(verdict: Verdict) -> str:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import sys
+from json import dumps, loads
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ptxgym.cli.console import Exit, err, out, plain, style_of
-from ptxgym.errors import InfrastructureError, PtxgymError, UsageError
+import ptxgym
+from ptxgym.cli.console import Exit, out, plain, style_of
+from ptxgym.errors import UsageError
 
 app = typer.Typer(
     name="ptxgym",
     help="Write CUDA C++ with inline PTX; have it compiled, executed on the CPU, judged and scored.",
+    epilog="Exit status: 0 ok, 1 the submission or a check failed, 2 usage, 3 the machine failed, 130 interrupted.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -22,6 +25,21 @@ app = typer.Typer(
 
 EnvOption = Annotated[str, typer.Option("--env", metavar="ID", help="Such as PTX-Gemm-H100; see `ptxgym list`.")]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, emulator or cuda.")]
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        out.print(plain(f"ptxgym {ptxgym.__version__}"))
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and end.")
+    ] = False,
+) -> None:
+    pass
 
 
 @app.command("list")
@@ -61,7 +79,7 @@ def eval_(
     with Evaluator(device) as evaluator:
         verdict = evaluator.evaluate(text, config.task, config.arch)
     if json:
-        typer.echo(verdict.model_dump_json(indent=2))
+        typer.echo(dumps(loads(verdict.model_dump_json()), indent=2))  # in ASCII: whatever the terminal's encoding is
     else:
         headline, _, rest = render(verdict, text, cap_bytes=config.feedback_bytes, notes=notes).partition("\n")
         out.print(plain(headline, f"bold {style_of(verdict)}"))
@@ -128,16 +146,12 @@ def read_source(file: Path) -> str:
         UsageError: if the file cannot be read.
     """
     try:
-        raw = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+        if str(file) != "-":
+            raw = file.read_bytes()
+        elif sys.stdin is None:
+            raise UsageError("cannot read standard input: it is closed")
+        else:
+            raw = sys.stdin.buffer.read()
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror}") from error
     return raw.decode("utf-8", "surrogateescape")
-
-
-def main() -> None:
-    """Run the command line; a known error becomes one line and an exit status."""
-    try:
-        app()
-    except PtxgymError as error:
-        err.print(plain(f"ptxgym: {error}", "red"))
-        sys.exit(Exit.INFRASTRUCTURE if isinstance(error, InfrastructureError) else Exit.USAGE)

@@ -1,0 +1,105 @@
+"""How commands end: streams that are closed, full or narrow, interrupts, and the statuses that tell of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import ptxgym
+from ptxgym.cli.console import Exit
+
+COMMAND = str(Path(sys.executable).with_name("ptxgym"))
+
+
+def shell(script: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a line of shell in which `ptxgym` is the installed command."""
+    return subprocess.run(
+        ["bash", "-c", script.replace("ptxgym", COMMAND)],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        env={**os.environ, **env},
+        cwd="/",
+    )
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "said"),
+    [
+        ("ptxgym list | head -0; exit ${PIPESTATUS[0]}", Exit.NO_READER, ""),
+        ("ptxgym --help | head -0; exit ${PIPESTATUS[0]}", Exit.NO_READER, ""),
+        ("ptxgym list > /dev/full", Exit.INFRASTRUCTURE, "ptxgym: cannot write: No space left on device\n"),
+        ("ptxgym --version > /dev/full", Exit.INFRASTRUCTURE, "ptxgym: cannot write: No space left on device\n"),
+        ("ptxgym list >&-", Exit.INFRASTRUCTURE, "ptxgym: standard output is closed\n"),
+        ("ptxgym list >&- 2>&-", Exit.INFRASTRUCTURE, ""),
+        ("ptxgym list > /dev/null", Exit.OK, ""),
+        ("ptxgym show nothing 2>&-", Exit.USAGE, ""),
+        ("ptxgym eval - --env PTX-Gemm-H100 <&-", Exit.USAGE, "ptxgym: cannot read standard input: it is closed\n"),
+    ],
+)
+def test_streams_that_are_closed_or_full(script: str, status: Exit, said: str) -> None:
+    done = shell(script)
+    assert (done.returncode, done.stderr) == (status, said)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_streams_that_cannot_show_every_character(encoding: str) -> None:
+    listed = shell("ptxgym list", PYTHONIOENCODING=encoding)
+    assert listed.returncode == 0 and "Dense matrix product C = A" in listed.stdout and "B^T (BF16)" in listed.stdout
+    verdict = shell("echo '// é' | ptxgym eval - --env PTX-Gemm-H100 --json", PYTHONIOENCODING=encoding)
+    assert verdict.returncode == Exit.FAILED and verdict.stdout.isascii() and verdict.stdout.startswith("{")
+    utf8 = shell("ptxgym list", PYTHONIOENCODING="utf-8")
+    assert "A·Bᵀ" in utf8.stdout
+
+
+def test_version_is_shown() -> None:
+    done = shell("ptxgym --version")
+    assert (done.returncode, done.stdout) == (0, f"ptxgym {ptxgym.__version__}\n")
+
+
+WAITS = """
+import sys, time
+from ptxgym import cli
+from ptxgym.evaluator import Evaluator
+def judge(*_):
+    sys.stderr.write("waiting\\n")
+    time.sleep(60)
+Evaluator._judge = judge
+sys.argv = ["ptxgym", "eval", "-", "--env", "PTX-Gemm-H100"]
+cli.main()
+"""
+IMPORTS = """
+import sys, builtins
+from ptxgym import cli
+load = builtins.__import__
+def slow(name, *arguments, **more):
+    if name.startswith("typer"):
+        raise KeyboardInterrupt
+    return load(name, *arguments, **more)
+builtins.__import__ = slow
+sys.argv = ["ptxgym", "list"]
+cli.main()
+"""
+
+
+def test_an_interrupt_while_waiting_is_one_line() -> None:
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", WAITS], stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdin is not None and process.stderr is not None and process.stdout is not None
+        process.stdin.write("text")
+        process.stdin.close()
+        assert process.stderr.readline() == "waiting\n"
+        time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        assert (process.wait(30), process.stdout.read(), process.stderr.read()) == (130, "", "ptxgym: interrupted\n")
+
+
+def test_an_interrupt_while_commands_are_imported_is_one_line() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "ptxgym: interrupted\n")
