@@ -251,7 +251,7 @@ class ProfiledExecutor:
         """
         try:
             with ThreadPoolExecutor(1, "listing") as beside:
-                listing = beside.submit(_listing, build)
+                listing = beside.submit(listing_of, build)
                 try:
                     refused = self._executor.load(build, (plan,))
                     if refused is not None:
@@ -320,7 +320,7 @@ def _lock_folder(gpu: Gpu) -> Path:
     return folder
 
 
-def _listing(build: Build) -> Listing:
+def listing_of(build: Build) -> Listing:
     """Return the places of the build's instructions; empty without nvdisasm, as lines then come from the report."""
     try:
         return read_listing(disassemble(build).read_text(), build.ptx.read_text())
