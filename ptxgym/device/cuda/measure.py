@@ -6,6 +6,7 @@ a GPU as well. The device lock is held around single steps, never around a wait 
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import threading
 import time
@@ -18,7 +19,7 @@ from typing import NoReturn
 
 from ptxgym.device.cuda import credit
 from ptxgym.device.cuda.model import Outcome, Request, Witness, signature
-from ptxgym.device.cuda.tools import Called, CallFailedError, Handles, NotProfiled, Profiled, Running, Timed, Tools
+from ptxgym.device.cuda.tools import Called, CallFailedError, Handles, Profiled, Running, Timed, Tools, Unusable
 from ptxgym.device.protocol import Execution
 from ptxgym.errors import InfrastructureError
 from ptxgym.judge import evidence as counting
@@ -45,7 +46,7 @@ CROWDED = 0.5
 KEPT_BYTES = 8 << 30
 """Outputs of timed calls that wait for being checked until the lock is released."""
 
-SANITIZERS: Mapping[Status, tuple[str, ...]] = {
+SANITIZERS: Mapping[Status, tuple[SanitizerTool, ...]] = {
     Status.RUNTIME_FAULT: ("memcheck",),
     Status.HANG: ("synccheck",),
     Status.WRONG_OUTPUT: ("memcheck", "racecheck", "synccheck", "initcheck"),
@@ -117,6 +118,7 @@ class _Flow:
         self._witness = witness
         self._task = request.task
         self._first = request.conditions.cases[0]
+        self._kept = ExitStack()
         self.watch = _Watch()
         self.notes: list[str] = []
         self.printed = ""
@@ -126,7 +128,8 @@ class _Flow:
 
     def run(self) -> Judgement:
         request, tools = self._request, self._tools
-        with ExitStack() as stack:
+        threading.Thread(target=self._prepare, daemon=True).start()
+        with ExitStack() as stack, self._kept:
             with self.watch.stage("start"):
                 running = stack.enter_context(tools.executor())
             with self._on_gpu("load"):
@@ -165,11 +168,16 @@ class _Flow:
             profiled = profiling.result()
         return credit.concluded(judgement, self._counted(profiled, called), self.timing)
 
+    def _prepare(self) -> None:
+        """Have the baselines ready by the time that they are needed; the race itself says what is wrong with them."""
+        with contextlib.suppress(Exception):
+            self._tools.clock.prepare(self._request, self._request.timing_draws)
+
     # Running
 
     def _execute(self, running: Running, case: Case, stack: ExitStack) -> tuple[Called, Execution]:
         """Call the plan on `case`; its outputs, and its inputs afterwards, stay until the evaluation ends."""
-        with self.watch.stage("inputs"):
+        with self._on_gpu("inputs"):
             inputs = self._tools.memory.inputs(self._task, case)
             results = stack.enter_context(self._tools.memory.slot(self._task.sizes_bytes(case.axes)))
         with self._on_gpu("execute"):
@@ -212,19 +220,23 @@ class _Flow:
 
     # Counting
 
-    def _profiled(self) -> Profiled | NotProfiled:
+    def _profiled(self) -> Profiled | Unusable:
         with self.watch.stage("evidence"):
-            profiled = self._tools.profile(self._request, self._first)
-        if isinstance(profiled, NotProfiled) and self._request.tier == "publish":
+            sizes = {tensor.name: tensor.size_bytes(self._first.axes) for tensor in self._task.outputs}
+            results = self._kept.enter_context(self._tools.memory.slot(sizes))
+            profiled = self._tools.profile(self._request, self._first, results)
+        if isinstance(profiled, Failure):
+            profiled = Unusable(f"under Nsight Compute the call failed: {profiled.message}")
+        if isinstance(profiled, Unusable) and self._request.tier == "publish":
             raise InfrastructureError(
                 f"tier publish needs Nsight Compute: {profiled.reason}; use tier standard, whose evidence then comes "
                 "from the emulator, or see `ptxgym doctor`"
             )
         return profiled
 
-    def _counted(self, profiled: Profiled | NotProfiled, called: Called) -> Evidence | None:
+    def _counted(self, profiled: Profiled | Unusable, called: Called) -> Evidence | None:
         """Return the evidence that counts: the profiler's, cross-checked by the emulator, or the emulator's."""
-        if isinstance(profiled, NotProfiled):
+        if isinstance(profiled, Unusable):
             return self._emulated(profiled.reason)
         self.profile = profiled.kernels
         execution = Execution(buffers={}, counts=profiled.counts)
@@ -246,10 +258,9 @@ class _Flow:
             right = self._tools.judging.right(self._request, self._first, profiled.outputs)
         if not right:
             return "it behaves differently under the profiler: its output is wrong there"
-        if self.timing is None or not profiled.kernels:
+        if self.timing is None:
             return None
-        profiled_us = sum(kernel.duration_us * kernel.launches for kernel in profiled.kernels)
-        return credit.duration_problem(profiled_us, self.timing.candidate_us)
+        return credit.duration_problem(sum(profiled.durations_us), self.timing.candidate_us)
 
     def _emulated(self, why: str) -> Evidence | None:
         with self.watch.stage("witness"):
@@ -265,7 +276,8 @@ class _Flow:
         """Time the candidate; every timed call's output is checked, after the lock is released where memory allows."""
         tools, request = self._tools, self._request
         draws = request.timing_draws
-        inputs = [tools.memory.inputs(self._task, case) for case in draws]
+        with self._on_gpu("inputs"):
+            inputs = [tools.memory.inputs(self._task, case) for case in draws]
         judged = {
             case.seed: execution.buffers for case, execution in zip(request.conditions.cases, executions, strict=True)
         }
@@ -352,8 +364,11 @@ class _Flow:
             return ()
         with self.watch.stage("sanitizer"):
             found = self._tools.sanitize(self._request, self._request.stress, names)
-            if not found and status is Status.RUNTIME_FAULT:
+            if found == () and status is Status.RUNTIME_FAULT:
                 found = self._tools.sanitize(self._request, self._first, names)
+        if isinstance(found, Unusable):
+            self.notes.append(f"causes of the failure: {found.reason}")
+            return ()
         return tuple(finding.model_copy(update={"source": "compute-sanitizer"}) for finding in found)
 
     def _end(self, status: Status, code: str, message: str, case: Case) -> NoReturn:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from ptxgym.build.model import Build
 from ptxgym.device.cuda.model import Request
@@ -18,6 +18,7 @@ from ptxgym.verdict import Failure, Finding, KernelProfile, Timing
 
 Handle = Any
 """A region of GPU memory with an `array`, or a numpy array of bytes."""
+SanitizerTool = Literal["memcheck", "racecheck", "synccheck", "initcheck"]
 Handles = Mapping[str, Handle]
 
 
@@ -78,7 +79,11 @@ class Profiled(Protocol):
 
     @property
     def outputs(self) -> Handles:
-        """Bytes of every output of the profiled call."""
+        """The results that were passed, filled by the profiled call."""
+
+    @property
+    def durations_us(self) -> tuple[float, ...]:
+        """Of each launch."""
 
     @property
     def launches(self) -> tuple[str, ...]:
@@ -86,8 +91,8 @@ class Profiled(Protocol):
 
 
 @dataclass(frozen=True)
-class NotProfiled:
-    """Why Nsight Compute did not count."""
+class Unusable:
+    """Why Nsight Compute, or a sanitizer, could not be used."""
 
     reason: str
     """A clause, such as `this user may not profile (ERR_NVGPUCTRPERM)`."""
@@ -101,7 +106,7 @@ class Timed:
     lock_held_s: float
 
 
-TimedCall = Callable[[int], float]
+TimedCall = Callable[[int], "float | Failure"]
 """Make one cold call on draw i and return its µs; see `timing.TimedCall`."""
 
 
@@ -118,6 +123,9 @@ class Clock(Protocol):
 
     def baseline_us(self, task: Task, case: Case) -> float | None:
         """Return the best baseline's time, if it is known."""
+
+    def prepare(self, request: Request, draws: Sequence[Case]) -> None:
+        """Prepare the baselines of a request ahead of its race."""
 
     def race(self, request: Request, draws: Sequence[Case], candidate: TimedCall) -> Timed | Failure:
         """Time `candidate` against the baselines on the same draws, under the exclusive lock."""
@@ -154,9 +162,9 @@ class Tools:
     """Lends a fresh process; ends it afterwards."""
     memory: Memory
     judging: Judging
-    profile: Callable[[Request, Case], Profiled | NotProfiled]
-    """Runs one call in another fresh process, under the profiler."""
-    sanitize: Callable[[Request, Case, tuple[str, ...]], tuple[Finding, ...]]
+    profile: Callable[[Request, Case, Handles], Profiled | Failure | Unusable]
+    """Runs one call in another fresh process, under the profiler; its outputs go to the handles."""
+    sanitize: Callable[[Request, Case, tuple[SanitizerTool, ...]], tuple[Finding, ...] | Unusable]
     """Runs one call under each of the tools named."""
     clock: Clock
     shared: Callable[[], AbstractContextManager[None]]

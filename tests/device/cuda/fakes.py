@@ -20,7 +20,7 @@ from ptxgym.build import Build
 from ptxgym.device.cuda.gpu import Gpu
 from ptxgym.device.cuda.judging import NumberJudge
 from ptxgym.device.cuda.model import Request, Tier, Witness, signature
-from ptxgym.device.cuda.tools import NotProfiled, Timed, TimedCall, Tools
+from ptxgym.device.cuda.tools import Timed, TimedCall, Tools, Unusable
 from ptxgym.device.protocol import InstructionCount
 from ptxgym.errors import InfrastructureError
 from ptxgym.judge import numbers
@@ -50,6 +50,7 @@ class FakeProfile:
     counts: tuple[InstructionCount, ...]
     kernels: tuple[KernelProfile, ...]
     outputs: Mapping[str, Any]
+    durations_us: tuple[float, ...] = (98.0,)
     launches: tuple[str, ...] = (KERNEL,)
 
 
@@ -72,8 +73,8 @@ class FakeGpu:
     """By the number of the call, from 0, over all executors."""
     output: Callable[[int, Any], Any] = lambda number, output: output
     loaded: Failure | None = None
-    profiled: Callable[[FakeProfile], FakeProfile | NotProfiled] = lambda profile: profile
-    found: Mapping[str, tuple[Finding, ...]] = field(default_factory=dict)
+    profiled: Callable[[FakeProfile], FakeProfile | Failure | Unusable] = lambda profile: profile
+    found: Mapping[str, tuple[Finding, ...]] | Unusable = field(default_factory=dict)
     """By tool of the sanitizer."""
     raced: Callable[[Timed], Timed | Failure] = lambda timed: timed
     health: Exception | None = None
@@ -85,6 +86,7 @@ class FakeGpu:
     probes: int = 0
     profiles: int = 0
     races: int = 0
+    prepared: threading.Event = field(default_factory=threading.Event)
     open_executors: int = 0
     open_slots: int = 0
     shared: int = 0
@@ -156,25 +158,35 @@ class FakeGpu:
 
     # Profiler, sanitizer, clock
 
-    def _profile(self, request: Request, case: Case) -> FakeProfile | NotProfiled:
+    def _profile(self, request: Request, case: Case, results: Mapping[str, Any]) -> FakeProfile | Failure | Unusable:
         self.profiles += 1
         required = request.task.required_multiply_adds(case.axes)
         count = InstructionCount(KERNEL, "HGMMA", "wgmma", 1, 4, 128, required)
         profile = KernelProfile(kernel=KERNEL, launches=1, duration_us=98.0)
-        outputs = {"C": multiply(self.task, case.axes, inputs(self.task, case))}
-        return self.profiled(FakeProfile((count,), (profile,), outputs))
+        results["C"][:] = multiply(self.task, case.axes, inputs(self.task, case))
+        return self.profiled(FakeProfile((count,), (profile,), results))
 
-    def _sanitize(self, request: Request, case: Case, tools: tuple[str, ...]) -> tuple[Finding, ...]:
+    def _sanitize(self, request: Request, case: Case, tools: tuple[str, ...]) -> tuple[Finding, ...] | Unusable:
+        if isinstance(self.found, Unusable):
+            return self.found
         self.sanitized.append((case.name, tools))
         return tuple(finding for tool in tools for finding in self.found.get(tool, ()))
 
     def baseline_us(self, task: Task, case: Case) -> float | None:
         return self.baseline
 
+    def prepare(self, request: Request, draws: Sequence[Case]) -> None:
+        self.prepared.set()
+
     def race(self, request: Request, draws: Sequence[Case], candidate: TimedCall) -> Timed | Failure:
         assert self.shared == 0, "the exclusive lock must not be asked for while the shared one is held"
         self.races += 1
-        times = [candidate(number % len(draws)) for number in range(self.rounds)]
+        times: list[float] = []
+        for number in range(self.rounds):
+            time_us = candidate(number % len(draws))
+            if isinstance(time_us, Failure):
+                return time_us
+            times.append(time_us)
         median = float(np.median(times))
         timing = Timing(
             speedup=88.0 / median, speedup_low=87.5 / median, speedup_high=88.5 / median, candidate_us=median,

@@ -10,7 +10,7 @@ import pytest
 
 from ptxgym.device.cuda.measure import measure
 from ptxgym.device.cuda.model import Outcome, Tier
-from ptxgym.device.cuda.tools import NotProfiled
+from ptxgym.device.cuda.tools import Unusable
 from ptxgym.errors import InfrastructureError
 from ptxgym.judge.judge import Judgement
 from ptxgym.task import Task
@@ -57,6 +57,7 @@ def test_right_kernel_is_judged_counted_and_timed(gpu: FakeGpu) -> None:
     assert [flush for _, flush, _ in gpu.calls] == [False] * CASES + [True] * gpu.rounds
     assert {"load", "execute", "judge", "evidence", "timing", "wait", "check"} <= set(outcome.durations_s)
     assert (gpu.profiles, gpu.races, gpu.probes, gpu.sanitized) == (1, 1, 0, [])
+    assert gpu.prepared.wait(10)
 
 
 def test_limit_of_a_call_follows_the_baseline(gpu: FakeGpu) -> None:
@@ -130,6 +131,13 @@ def test_fault_that_the_small_call_does_not_show_is_replayed_at_full_size(gpu: F
     assert [name for name, _ in gpu.sanitized] == ["schedules/normal", "emulation/normal"]
 
 
+def test_missing_sanitizer_is_named(gpu: FakeGpu) -> None:
+    gpu.found = Unusable("compute-sanitizer is not installed")
+    gpu.output = lambda number, output: output * 0
+    outcome = run(gpu)
+    assert judged(outcome).findings == () and "compute-sanitizer is not installed" in outcome.notes[0]
+
+
 def test_hang_is_probed(gpu: FakeGpu) -> None:
     gpu.answer = lambda number, call: failure(Status.HANG, "hang.watchdog")
     assert failed(run(gpu)).code == "hang.watchdog"
@@ -163,7 +171,7 @@ def test_out_of_memory_is_the_submissions_fault_only_if_it_asks_for_much(
 
 
 def test_without_permission_the_emulators_count_stands_and_is_named(gpu: FakeGpu) -> None:
-    gpu.profiled = lambda profile: NotProfiled("this user may not profile")
+    gpu.profiled = lambda profile: Unusable("this user may not profile")
     outcome = run(gpu)
     found = judged(outcome)
     assert found.evidence is not None and found.evidence.source == "emulator" and found.evidence.target_ok
@@ -171,8 +179,14 @@ def test_without_permission_the_emulators_count_stands_and_is_named(gpu: FakeGpu
     assert outcome.timing is not None and found.score > 0.9
 
 
+def test_call_that_fails_under_the_profiler_is_counted_by_the_emulator(gpu: FakeGpu) -> None:
+    gpu.profiled = lambda profile: failure(Status.RUNTIME_FAULT, "fault.illegal_address", "Fell over.")
+    outcome = run(gpu)
+    assert judged(outcome).evidence is not None and "Fell over." in outcome.notes[0]
+
+
 def test_publish_without_nsight_compute_is_refused(gpu: FakeGpu) -> None:
-    gpu.profiled = lambda profile: NotProfiled("this user may not profile")
+    gpu.profiled = lambda profile: Unusable("this user may not profile")
     with pytest.raises(InfrastructureError, match=r"publish needs Nsight Compute: this user may not profile"):
         run(gpu, "publish")
     gpu.profiled = lambda profile: profile
@@ -248,8 +262,7 @@ def test_profiled_run_must_launch_compute_and_last_as_the_others(gpu: FakeGpu) -
     assert "other kernels were launched" in judged(run(gpu)).message
     gpu.profiled = lambda p: replace(p, outputs={"C": p.outputs["C"] * 0})
     assert "output is wrong there" in judged(run(gpu)).message
-    slow = fakes.KernelProfile(kernel="gemm", launches=1, duration_us=350.0)
-    gpu.profiled = lambda p: replace(p, kernels=(slow,))
+    gpu.profiled = lambda p: replace(p, durations_us=(300.0, 50.0))
     outcome = run(gpu)
     assert "350 µs there, 100 µs when timed" in judged(outcome).message and judged(outcome).score == DENIED_SCORE
 

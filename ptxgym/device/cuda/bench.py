@@ -1,0 +1,194 @@
+"""What a judge process works with: executors, profiler, sanitizers, memory, clock and lock of one real GPU.
+
+This is the only place that knows all of them; only the judge process imports it. Whoever computes or copies on the GPU
+holds the device lock, shared or exclusive, *before* he takes any other lock, so that nobody who waits for the GPU keeps
+another one from leaving it.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from ptxgym.device.cuda import ncu
+from ptxgym.device.cuda.clock import RaceClock
+from ptxgym.device.cuda.executor import Executor
+from ptxgym.device.cuda.gpu import Gpu
+from ptxgym.device.cuda.health import Health
+from ptxgym.device.cuda.judging import NumberJudge
+from ptxgym.device.cuda.lock import DeviceLock
+from ptxgym.device.cuda.memory import GpuMemory
+from ptxgym.device.cuda.model import Request, Tier
+from ptxgym.device.cuda.sanitizer import sanitize
+from ptxgym.device.cuda.tools import Handles, Profiled, SanitizerTool, Tools, Unusable
+from ptxgym.device.cuda.warm import Warm
+from ptxgym.errors import InfrastructureError
+from ptxgym.judge.conditions import Case, inputs
+from ptxgym.judge.correctness import expect, passes
+from ptxgym.judge.numbers import POISON
+from ptxgym.task import Task
+from ptxgym.verdict import Failure, Finding
+
+WARM_EXECUTORS = 4
+WARM_PROFILERS = 2
+AT_ONCE = 8
+"""Evaluations that hold GPU memory at a time: each has an executor's context, private buffers and results."""
+
+
+class Bench:
+    """See `role.Bench`."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        """Make what starts nothing; the rest comes with the first use."""
+        self._gpu = gpu
+        self._lock = DeviceLock(gpu.uuid)
+        self._executors: Warm[Executor] = Warm(self._start_executor, Executor.kill, WARM_EXECUTORS)
+        self._profilers: Warm[ncu.ProfiledExecutor | ncu.Unavailable] = Warm(
+            self._start_profiler, _end_profiler, WARM_PROFILERS
+        )
+        self._places = threading.BoundedSemaphore(AT_ONCE)
+        self._mutex = threading.Lock()
+        self._tools: Tools | None = None
+        self._closing: list[Any] = []
+
+    def expect(self, tier: Tier, more: int) -> None:
+        """Start executors for evaluations that have begun, and the GPU's own packages."""
+        self._executors.expect(more)
+        if tier != "rl":
+            self._profilers.expect(more)
+        if more > 0:
+            self.tools()
+
+    def tools(self) -> Tools:
+        """Return the tools; the first call imports packages and makes the judge's CUDA context.
+
+        Raises:
+            InfrastructureError: if a package is missing or the GPU cannot be used.
+        """
+        with self._mutex:
+            if self._tools is None:
+                self._tools = self._made()
+            return self._tools
+
+    def close(self) -> None:
+        """End all processes that were started, and the queue."""
+        self._executors.close()
+        self._profilers.close()
+        for one in self._closing:
+            one.close()
+
+    def _made(self) -> Tools:
+        try:
+            import cupy
+        except ImportError as error:
+            raise InfrastructureError(f'{error}; pip install "ptxgym[gpu]"') from error
+        try:
+            cupy.cuda.Device(0).use()
+            health = Health(self._gpu, _probe)
+            memory = GpuMemory(self._gpu.memory_bytes)
+        except cupy.cuda.runtime.CUDARuntimeError as error:
+            raise InfrastructureError(f"{self._gpu.name} cannot be used: {error}; see `nvidia-smi`") from error
+        clock = RaceClock(self._lock, self._gpu.name, _inputs, _right)
+        self._closing += [clock, memory]
+        return Tools(
+            executor=self._executor,
+            memory=memory,
+            judging=NumberJudge(cupy),
+            profile=functools.partial(self._profile, memory),
+            sanitize=self._sanitize,
+            clock=clock,
+            shared=self._shared,
+            check_health=health.check,
+            memory_bytes=self._gpu.memory_bytes,
+            libraries=functools.cache(_libraries),
+        )
+
+    # Processes
+
+    @contextmanager
+    def _executor(self) -> Iterator[Executor]:
+        with self._places:
+            running = self._executors.take()
+            try:
+                yield running
+            finally:
+                running.kill()
+
+    def _start_executor(self) -> Executor:
+        with self._lock.shared():
+            running = Executor.start(self._gpu)
+            try:
+                running.ready()
+            except BaseException:
+                running.kill()
+                raise
+            return running
+
+    def _start_profiler(self) -> ncu.ProfiledExecutor | ncu.Unavailable:
+        return ncu.start(self._gpu)
+
+    def _profile(
+        self, memory: GpuMemory, request: Request, case: Case, results: Handles
+    ) -> Profiled | Failure | Unusable:
+        warm = self._profilers.take()
+        if isinstance(warm, ncu.Unavailable):
+            return _unusable(warm)
+        plan, poison = request.plan(case.axes), {one.name: POISON[one.dtype] for one in request.task.outputs}
+        with self._lock.shared():
+            given = memory.inputs(request.task, case)
+            seen = ncu.profile(self._gpu, request.build, plan, given, results, prewarmed=warm, poison=poison)
+        return _unusable(seen) if isinstance(seen, ncu.Unavailable) else seen
+
+    def _sanitize(
+        self, request: Request, case: Case, tools: tuple[SanitizerTool, ...]
+    ) -> tuple[Finding, ...] | Unusable:
+        with self._lock.shared():
+            found = sanitize(self._gpu, request.build, request.plan(case.axes), inputs(request.task, case), tools)
+        return _unusable(found) if isinstance(found, ncu.Unavailable) else found
+
+    def _shared(self) -> AbstractContextManager[Any]:
+        return self._lock.shared()
+
+
+def _end_profiler(profiler: ncu.ProfiledExecutor | ncu.Unavailable) -> None:
+    if isinstance(profiler, ncu.ProfiledExecutor):
+        profiler.close()
+
+
+def _unusable(seen: ncu.Unavailable) -> Unusable:
+    return Unusable(f"{seen.reason}; {seen.fix}" if seen.fix else seen.reason)
+
+
+def _inputs(task: Task, case: Case) -> Mapping[str, Any]:
+    import cupy
+
+    return expect(task, case, cupy).inputs
+
+
+def _right(task: Task, case: Case, outputs: Mapping[str, Any]) -> bool:
+    """Judge a baseline's outputs, which are torch's."""
+    import cupy
+
+    expected = expect(task, case, cupy)
+    return all(passes(expected.outputs[name], cupy.from_dlpack(data)) for name, data in outputs.items())
+
+
+def _probe() -> bool:
+    """Add up a million numbers on the GPU."""
+    import cupy
+
+    return int(cupy.arange(1 << 20, dtype=cupy.int64).sum()) == (1 << 19) * ((1 << 20) - 1)
+
+
+def _libraries() -> dict[str, str]:
+    """Return the versions of what measures."""
+    import cupy
+
+    from ptxgym.device.cuda.baselines import TorchBoard
+
+    found = {**TorchBoard().versions(), "cupy": cupy.__version__}
+    tool = ncu.find_ncu()
+    return found if tool is None else {**found, "Nsight Compute": tool.version}

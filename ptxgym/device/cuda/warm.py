@@ -1,0 +1,70 @@
+"""Processes that are started before they are needed: as many as evaluations are expected, and a few at most."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Generic, TypeVar
+
+from ptxgym.errors import InfrastructureError
+
+T = TypeVar("T")
+
+
+class Warm(Generic[T]):
+    """A pool of things that are used once; safe to share among threads."""
+
+    def __init__(self, start: Callable[[], T], end: Callable[[T], object], most: int) -> None:
+        """Make a pool; nothing is started yet.
+
+        Args:
+            start: Starts one and returns it when it is ready; runs on a thread of the pool.
+            end: Ends one that nobody took.
+            most: So many wait at most.
+        """
+        self._start, self._end, self._most = start, end, most
+        self._waiting: deque[Future[T]] = deque()
+        self._expected = 0
+        self._closed = False
+        self._mutex = threading.Lock()
+
+    def expect(self, more: int) -> None:
+        """Be told that so many more will be taken (negative: fewer); starts what is missing."""
+        with self._mutex:
+            self._expected = max(0, self._expected + more)
+            missing = 0 if self._closed else min(self._expected, self._most) - len(self._waiting)
+            started: list[Future[T]] = [Future() for _ in range(missing)]
+            self._waiting.extend(started)
+        for one in started:
+            threading.Thread(target=self._fill, args=(one,), daemon=True).start()
+
+    def take(self) -> T:
+        """Return the one that was started first, or start one now.
+
+        Raises:
+            InfrastructureError: if it does not start.
+        """
+        with self._mutex:
+            if self._closed:
+                raise InfrastructureError("the judge process is ending")
+            self._expected = max(0, self._expected - 1)
+            first = self._waiting.popleft() if self._waiting else None
+        return self._start() if first is None else first.result()
+
+    def close(self) -> None:
+        """End those that wait."""
+        with self._mutex:
+            self._closed = True
+            waiting, self._waiting = list(self._waiting), deque()
+        for one in waiting:
+            with contextlib.suppress(Exception):  # it never started
+                self._end(one.result())
+
+    def _fill(self, one: Future[T]) -> None:
+        try:
+            one.set_result(self._start())
+        except BaseException as error:  # whoever takes it is told
+            one.set_exception(error)
