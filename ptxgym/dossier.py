@@ -79,7 +79,7 @@ class Dossier:
         """Add to the duration of `stage`."""
         self._durations_s[stage] = self._durations_s.get(stage, 0.0) + seconds
 
-    def failed(self, failure: Failure, case: str = "") -> Verdict:
+    def failed(self, failure: Failure, case: str = "", notes: tuple[str, ...] = ()) -> Verdict:
         """Close with the failure of a stage, on the call named `case` where it is not the first."""
         message = normalize_names(demangle_all(failure.message))
         if case:
@@ -93,6 +93,7 @@ class Dossier:
             findings=failure.findings,
             diagnostics=failure.diagnostics or self._diagnostics,
             printed=self.printed,
+            notes=notes,
             plan=self._plan,
             provenance=self._provenance,
             measured=self._measured(),

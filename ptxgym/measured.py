@@ -92,7 +92,8 @@ def _verdict(outcome: Outcome, witness: Future[Witness], dossier: Dossier) -> Ve
     result = outcome.result
     findings = (*result.findings, *causes(said))
     if isinstance(result, Failure):
-        return dossier.failed(result.model_copy(update={"findings": findings}), outcome.case and f"draw {outcome.case}")
+        failure = result.model_copy(update={"findings": findings})
+        return dossier.failed(failure, outcome.case and f"draw {outcome.case}", outcome.notes)
     notes = (*result.notes, *outcome.notes, *_agreement(result, said))
     return dossier.judged(result.model_copy(update={"findings": findings, "notes": notes}))
 

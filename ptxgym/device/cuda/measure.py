@@ -19,7 +19,17 @@ from typing import NoReturn
 
 from ptxgym.device.cuda import credit
 from ptxgym.device.cuda.model import Outcome, Request, Witness, signature
-from ptxgym.device.cuda.tools import Called, CallFailedError, Handles, Profiled, Running, Timed, Tools, Unusable
+from ptxgym.device.cuda.tools import (
+    Called,
+    CallFailedError,
+    Handles,
+    Profiled,
+    Running,
+    SanitizerTool,
+    Timed,
+    Tools,
+    Unusable,
+)
 from ptxgym.device.protocol import Execution
 from ptxgym.errors import InfrastructureError
 from ptxgym.judge import evidence as counting
