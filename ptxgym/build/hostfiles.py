@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from pydantic import TypeAdapter
 from ptxgym.build.toolchain import Toolchain
 from ptxgym.cache import Cache
 from ptxgym.errors import ToolchainError
+from ptxgym.tools import run_tool
 
 # What `g++ -shared` links: start files, the C++ runtime and what their linker scripts name.
 _LINKED = (
@@ -90,13 +90,7 @@ def _which(host: str, tool: str) -> Path:
 
 
 def _include_folders(host: str) -> list[Path]:
-    done = subprocess.run(
-        [host, "-E", "-v", "-x", "c++", "/dev/null"],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"},
-    )
+    done = run_tool([host, "-E", "-v", "-x", "c++", "/dev/null"], env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"})
     listed = re.search(r"#include <\.\.\.> search starts here:\n(.*?)End of search list", done.stderr, re.DOTALL)
     if listed is None:
         raise ToolchainError(f"`{host} -E -v` does not name its include folders; set CXX to g++")
@@ -106,13 +100,13 @@ def _include_folders(host: str) -> list[Path]:
 def _shared_libraries(binaries: list[Path]) -> list[Path]:
     """Libraries and dynamic loader of programs, as ldd(1) resolves them; none for scripts and static programs."""
     present = dict.fromkeys(binary.resolve() for binary in binaries if binary.is_file())
-    done = subprocess.run(["ldd", *present], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    done = run_tool(["ldd", *present])
     return sorted({Path(path) for path in re.findall(r"(?:=> |^\s*)(/\S+) \(0x", done.stdout, re.MULTILINE)})
 
 
 @functools.cache
 def _ask(host: str, question: str) -> str:
-    done = subprocess.run([host, question], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    done = run_tool([host, question])
     if done.returncode:
         raise ToolchainError(f"`{host} {question}` failed: {done.stderr.strip()[:300]}; set CXX to g++")
     return done.stdout.strip()

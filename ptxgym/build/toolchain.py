@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ptxgym.errors import ToolchainError
+from ptxgym.tools import cannot_start, run_tool, scarce
 
 INSTALL = 'install the compiler wheels with `pip install "ptxgym[toolchain]"` (CUDA 13.0), or set CUDA_HOME'
 MINIMUM = (13, 0)
@@ -87,9 +88,7 @@ def _wheel_roots() -> list[Path]:
 
 def _root_of(nvcc: Path) -> Path:
     """Ask `nvcc` where its toolkit is, since what lies on PATH may be a script."""
-    done = subprocess.run(
-        [nvcc, "--dryrun", "-E", "-x", "cu", "/dev/null"], stdin=subprocess.DEVNULL, capture_output=True, text=True
-    )
+    done = run_tool([nvcc, "--dryrun", "-E", "-x", "cu", "/dev/null"])
     top = re.search(r"^#\$ TOP=(.+)$", done.stderr, re.MULTILINE)
     return Path(top.group(1)) if top else nvcc.resolve().parent.parent
 
@@ -97,8 +96,10 @@ def _root_of(nvcc: Path) -> Path:
 def _version(nvcc: Path) -> str | None:
     try:
         done = subprocess.run([nvcc, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    except OSError:
-        return None
+    except OSError as error:
+        if scarce(error):
+            raise cannot_start(str(nvcc), error) from error
+        return None  # no program
     match = re.search(r"\bV(\d+\.\d+\.\d+)", done.stdout)
     return match.group(1) if match else None
 

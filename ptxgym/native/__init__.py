@@ -26,7 +26,6 @@ import hashlib
 import os
 import platform
 import shutil
-import subprocess
 import tomllib
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -37,6 +36,7 @@ from pydantic import ValidationError
 
 from ptxgym.cache import Cache, default_cache
 from ptxgym.errors import ContentError, InfrastructureError, ToolchainError, UnknownNameError
+from ptxgym.tools import run_tool
 from ptxgym.verdict import Value
 
 NATIVE = Path(__file__).parent
@@ -199,7 +199,7 @@ def _compile(
 
 def _invoke(command: list[str]) -> str:
     """Run a compiler; return what it said."""
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
+    done = run_tool(command)
     said = (done.stdout + done.stderr).strip()
     if done.returncode:
         raise InfrastructureError(f"`{' '.join(command)}` failed with status {done.returncode}:\n{said[-8000:]}")
@@ -212,6 +212,7 @@ def host_compiler() -> tuple[str, str]:
 
     Raises:
         ToolchainError: if there is none.
+        InfrastructureError: if it cannot be started.
     """
     wanted = os.environ.get("CXX") or "g++"
     found = shutil.which(wanted)
@@ -220,7 +221,7 @@ def host_compiler() -> tuple[str, str]:
             f"no C++ compiler: `{wanted}` is not on PATH; install the Debian or Ubuntu package g++ "
             "(`apt-get install g++`), or set CXX"
         )
-    done = subprocess.run([found, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    done = run_tool([found, "--version"])
     if done.returncode:
         raise ToolchainError(f"`{found} --version` failed: {done.stderr.strip()[:500]}; set CXX to a C++ compiler")
     return found, done.stdout.splitlines()[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import subprocess
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,14 +13,16 @@ from ptxgym import native, sandbox
 from ptxgym.build.demangle import demangle_all
 from ptxgym.build.model import Build
 from ptxgym.errors import InfrastructureError, UsageError
-from ptxgym.plan.events import Recording, parse_record
+from ptxgym.plan.events import ApiError, RawOperation, Recording, parse_record
 from ptxgym.plan.merge import NotAPlan, merge
 from ptxgym.plan.model import Dim3, LaunchPlan, normalize_names
 from ptxgym.plan.module import module_of
 from ptxgym.plan.order import ordered
+from ptxgym.plan.places import lines_of, places
 from ptxgym.plan.profile import DeviceProfile
 from ptxgym.plan.validate import problems
-from ptxgym.verdict import Failure, Stage, Status
+from ptxgym.tools import run_tool
+from ptxgym.verdict import Diagnostic, Failure, Stage, Status
 
 RECORDER_REVISION = 2
 """Part of every plan; raise it when the same build gives another plan."""
@@ -103,7 +104,9 @@ def record(
         merged = merge(first, second, {argument.name: argument.role for argument in arguments}, module_of(build))
         operations = ordered(first.ordered, merged)
     except NotAPlan as error:
-        return _failure(error.code, error.message)
+        calls = [call for call in first.ordered if isinstance(call, RawOperation)]
+        frames = calls[error.operation].frames if error.operation is not None else ()
+        return _failure(error.code, error.message, where=places(build, frames))
     plan = LaunchPlan(
         build_key=build.key,
         device_profile=profile.key,
@@ -112,7 +115,7 @@ def record(
         tensor_maps=merged.tensor_maps,
         functions=merged.functions,
         operations=operations,
-        failed_calls=tuple(f"{error.call}: {error.error}: {error.why}" for error in first.errors),
+        failed_calls=tuple(f"{_at(build, error)}: {error.error}: {error.why}" for error in first.errors),
         ignored_calls=tuple(f"{ignored.call} ({ignored.what})" for ignored in first.ignored),
         isolation=sandbox.isolation().level if confined else "rlimits",
         recorder_revision=RECORDER_REVISION,
@@ -120,7 +123,7 @@ def record(
     for problem in problems(plan, build, profile):
         return _failure("plan.invalid", problem)
     if not plan.launches:
-        return _failure("plan.no_launch", f"`run` returned without launching a kernel{_last_errors(first)}")
+        return _failure("plan.no_launch", f"`run` returned without launching a kernel{_last_errors(build, first)}")
     return plan
 
 
@@ -150,7 +153,7 @@ def _run(
         filesystem="namespace" if sandbox.isolation().namespace == "ok" else None,
     )
     recording = parse_record(completed.stdout)
-    failure = _failure_of(recording, completed, limits)
+    failure = _failure_of(build, recording, completed, limits)
     if failure is not None:
         return failure.model_copy(update={"message": _without_folder(failure.message, build)})
     expected = [(argument.name, argument.size_bytes) for argument in arguments]
@@ -179,7 +182,9 @@ def _words(dim: Dim3 | None) -> str:
     return " ".join(map(str, dim or (0, 0, 0)))
 
 
-def _failure_of(recording: Recording, completed: sandbox.Completed, limits: RecordLimits) -> Failure | None:
+def _failure_of(
+    build: Build, recording: Recording, completed: sandbox.Completed, limits: RecordLimits
+) -> Failure | None:
     """Say why a recording is none.
 
     Raises:
@@ -192,8 +197,8 @@ def _failure_of(recording: Recording, completed: sandbox.Completed, limits: Reco
                 return _failure("plan.invalid", "the record of the host code claims a failure of the machine")
             raise InfrastructureError(f"recorder: {failed.message}")
         status = Status.LAUNCH_ERROR if failed.status == "launch_error" else Status.PLAN_ERROR
-        context = _context(recording, completed) if failed.code in _CODES_WITH_CONTEXT else ""
-        return _failure(failed.code, failed.message + context, status)
+        context = _context(build, recording, completed) if failed.code in _CODES_WITH_CONTEXT else ""
+        return _failure(failed.code, failed.message + context, status, places(build, failed.frames))
     if completed.outcome in ("timeout", "killed"):
         raise InfrastructureError(
             f"the recorder was stopped after {completed.wall_s:.0f} s of wall time with {completed.cpu_s:.1f} s of CPU "
@@ -234,28 +239,37 @@ def _signalled(signal: int, limits: RecordLimits) -> Failure:
 _CODES_WITH_CONTEXT = frozenset({"plan.host_abort", "plan.host_exit", "plan.host_fault"})
 
 
-def _context(recording: Recording, completed: sandbox.Completed) -> str:
+def _context(build: Build, recording: Recording, completed: sandbox.Completed) -> str:
     """What may explain an end by the host code itself: calls that failed, the last thing it printed."""
     printed = " ".join(completed.stderr.decode(errors="replace").split())
     said = f'; it printed last: "{printed[-_MAX_PRINTED:]}"' if printed else ""
-    return _last_errors(recording) + said
+    return _last_errors(build, recording) + said
 
 
-def _last_errors(recording: Recording) -> str:
+def _last_errors(build: Build, recording: Recording) -> str:
     if not recording.errors:
         return ""
     last = recording.errors[-1]
-    return f"; {last.call} had failed with {last.error}: {last.why}"
+    return f"; {_at(build, last)} had failed with {last.error}: {last.why}"
 
 
-def _failure(code: str, message: str, status: Status = Status.PLAN_ERROR) -> Failure:
-    return Failure(stage=Stage.PLAN, status=status, code=code, message=normalize_names(demangle_all(message)))
+def _at(build: Build, error: ApiError) -> str:
+    """The call, with its line where it is known."""
+    lines = lines_of(build, error.frames)
+    return f"{error.call} at line {lines[0]}" if lines else error.call
+
+
+def _failure(
+    code: str, message: str, status: Status = Status.PLAN_ERROR, where: tuple[Diagnostic, ...] = ()
+) -> Failure:
+    text = normalize_names(demangle_all(message))
+    return Failure(stage=Stage.PLAN, status=status, code=code, message=text, diagnostics=where)
 
 
 @functools.cache
 def _shared_libraries(program: Path) -> tuple[Path, ...]:
     """What the recorder links, which is also all that a submission's library may link."""
-    done = subprocess.run(["ldd", str(program)], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    done = run_tool(["ldd", program])
     if done.returncode:
         raise InfrastructureError(f"`ldd {program}` failed: {done.stderr.strip()[:500]}")
     words = (word for line in done.stdout.splitlines() for word in line.split())

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-import subprocess
 from dataclasses import dataclass
 from typing import Literal
 
 from ptxgym import native
 from ptxgym.errors import InfrastructureError
+from ptxgym.tools import run_tool
 
 Level = Literal["full", "seccomp", "rlimits"]
 Filesystem = Literal["landlock", "namespace", "none"]
@@ -55,7 +55,7 @@ def isolation() -> Isolation:
         InfrastructureError: if the launcher does not run.
     """
     launcher = native.program("sandbox")
-    done = subprocess.run([launcher, "--probe"], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    done = run_tool([launcher, "--probe"])
     if done.returncode:
         raise InfrastructureError(f"the sandbox launcher {launcher} failed its probe: {done.stderr.strip()[:500]}")
     found = dict(line.split(" ", 1) for line in done.stdout.splitlines())

@@ -26,6 +26,7 @@ from ptxgym.cache import Cache
 from ptxgym.device.emulator import wire
 from ptxgym.device.emulator.core import Bytes
 from ptxgym.errors import InfrastructureError, WorkerDied
+from ptxgym.tools import cannot_start
 
 START_LIMIT_S = 60.0
 MAX_JOBS = 500
@@ -67,10 +68,16 @@ class Worker:
         package = str(Path(__file__).parents[3])
         environment = {name: os.environ[name] for name in INHERITED if name in os.environ}
         environment["PYTHONPATH"] = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
-        self._process = subprocess.Popen(
-            command, pass_fds=(theirs.fileno(), self._arena_file), stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL, stderr=self._stderr, env=environment,
-        )  # fmt: skip
+        try:
+            self._process = subprocess.Popen(
+                command, pass_fds=(theirs.fileno(), self._arena_file), stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL, stderr=self._stderr, env=environment,
+            )  # fmt: skip
+        except OSError as error:
+            for opened in (self._stderr, self._stream, theirs):
+                opened.close()
+            os.close(self._arena_file)
+            raise cannot_start("an emulator worker", error) from error
         theirs.close()
         self._receive(START_LIMIT_S)
 
