@@ -11,6 +11,7 @@ import itertools
 import mmap
 import os
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -33,7 +34,7 @@ PREPARATION_LIMIT_S = 120.0
 """For what is not the candidate's: loading, allocation, copies of inputs, a wrapper's own work before the launch."""
 
 WARM_PROFILER = {"PTXGYM_EXECUTOR_WARM_PROFILER": "1"}
-"""Variables for `start`: the process launches `WARM_KERNEL` between cuProfilerStart and cuProfilerStop, then is ready."""
+"""Variables for `start`: before it is ready, the process launches `WARM_KERNEL` for the profiler to see."""
 WARM_KERNEL = "ptxgym_warm_profiler"
 UNFILLED = {"PTXGYM_EXECUTOR_UNFILLED": "1"}
 """Variables for `start`: outputs and workspaces stay as allocated, so that initcheck sees what nobody wrote."""
@@ -203,7 +204,7 @@ class Executor:
             try:
                 answer, body = self._process.receive(timeout_s)
             except TooSlow:
-                self._process.kill()
+                self.kill()
                 return hang_failure(replayed, timeout_s)
         if answer is wire.Answer.FAILED:
             return self._failed(body, replayed)
@@ -357,6 +358,7 @@ class _SharedFile:
         self.size_bytes = max(size_bytes, mmap.PAGESIZE)
         self.descriptor = os.memfd_create("ptxgym-buffer", os.MFD_CLOEXEC)
         self.number = 0
+        self.close = weakref.finalize(self, os.close, self.descriptor)
         os.ftruncate(self.descriptor, self.size_bytes)
 
     def write(self, array: NDArray[Any]) -> None:
@@ -369,7 +371,3 @@ class _SharedFile:
         with mmap.mmap(self.descriptor, self.size_bytes) as mapped:
             held = np.frombuffer(mapped, np.uint8, array.nbytes).copy()
         array[...] = held.view(array.dtype).reshape(array.shape)
-
-    def close(self) -> None:
-        """Give the memory back."""
-        os.close(self.descriptor)

@@ -32,6 +32,29 @@ class TooSlow(Exception):
     """Raised when an answer does not come in time."""
 
 
+class _Held:
+    """What ends with an executor, be it closed, killed or forgotten."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="ptxgym-"))
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.said: IO[bytes] = os.fdopen(os.memfd_create("ptxgym-said", os.MFD_CLOEXEC), "w+b")
+        self.stream: socket.socket | None = None
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def release(self) -> None:
+        """Close everything; the process has ended, or is killed."""
+        if self.process is not None and self.process.poll() is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        if self.stream is not None:
+            self.stream.close()
+        self.listener.close()
+        self.said.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
 class ExecutorProcess:
     """A process that speaks `wire`, in a session of its own."""
 
@@ -41,26 +64,21 @@ class ExecutorProcess:
         Raises:
             InfrastructureError: if it cannot be started.
         """
-        self._folder = Path(tempfile.mkdtemp(prefix="ptxgym-"))
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._stream: socket.socket | None = None
-        self._peer: int | None = None
-        self._said: IO[bytes] = os.fdopen(os.memfd_create("ptxgym-said", os.MFD_CLOEXEC), "w+b")
-        path = self._folder / "s"
+        self._held = held = _Held()
+        self._release = weakref.finalize(self, held.release)
+        self._peer = 0
+        path = held.folder / "s"
         environment = {name: os.environ[name] for name in INHERITED if name in os.environ}
         try:
-            self._listener.bind(str(path))
-            self._listener.listen(1)
-            self._process = subprocess.Popen(
-                [*wrapper, str(program), "--connect", str(path)], stdin=subprocess.DEVNULL, stdout=self._said,
-                stderr=self._said, env={**environment, **env}, cwd=self._folder, start_new_session=True,
+            held.listener.bind(str(path))
+            held.listener.listen(1)
+            self._process = held.process = subprocess.Popen(
+                [*wrapper, str(program), "--connect", str(path)], stdin=subprocess.DEVNULL, stdout=held.said,
+                stderr=held.said, env={**environment, **env}, cwd=held.folder, start_new_session=True,
             )  # fmt: skip
         except OSError as error:
-            self._listener.close()
-            self._said.close()
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._release()
             raise InfrastructureError(f"cannot start {(*wrapper, program)[0]}: {error}") from error
-        self._abandoned = weakref.finalize(self, _abandon, self._process, self._folder)
 
     @property
     def alive(self) -> bool:
@@ -75,16 +93,17 @@ class ExecutorProcess:
             InfrastructureError: if it takes longer than `timeout_s`.
         """
         deadline = time.monotonic() + timeout_s
-        while not select.select([self._listener], [], [], _POLL_S)[0]:
+        held = self._held
+        while not select.select([held.listener], [], [], _POLL_S)[0]:
             if not self.alive:
                 raise WorkerDied(f"the executor ended before it connected: {self.describe_end()}")
             if time.monotonic() > deadline:
                 self.kill()
                 raise InfrastructureError(f"the executor did not start within {timeout_s:g} s")
-        self._stream, _ = self._listener.accept()
-        self._listener.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
-        self._peer = _PEER.unpack(self._stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))[0]
+        held.stream, _ = held.listener.accept()
+        held.listener.close()
+        shutil.rmtree(held.folder, ignore_errors=True)
+        (self._peer, _, _) = _PEER.unpack(held.stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
 
     def send(self, request: wire.Request, body: bytes, descriptor: int | None, timeout_s: float) -> None:
         """Send a request.
@@ -131,14 +150,14 @@ class ExecutorProcess:
 
     def close(self) -> str:
         """Let the process end in good order; return what it and its wrapper printed."""
-        if self._stream is None:  # nobody waits for a process that is still starting
+        if self._held.stream is None:  # nobody waits for a process that is still starting
             return self.kill()
-        self._stream.close()
+        self._held.stream.close()
         try:
             self._process.wait(END_LIMIT_S)
         except subprocess.TimeoutExpired:
             return self.kill()
-        return self._release()
+        return self._last_words()
 
     def kill(self) -> str:
         """End the process and all of its group; return what was printed.
@@ -146,43 +165,27 @@ class ExecutorProcess:
         Raises:
             InfrastructureError: if it does not die, since the driver hangs.
         """
-        if self._process.poll() is None:
+        if self.alive:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-        # A wrapper may have put the program into a group of its own.
-        if self._peer not in (None, 0, self._process.pid) and self._stream is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(int(self._peer or 0), signal.SIGKILL)
+            if self._peer not in (0, self._process.pid):  # a wrapper may have given the program a group of its own
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(self._peer, signal.SIGKILL)
         try:
             self._process.wait(END_LIMIT_S)
         except subprocess.TimeoutExpired as error:
             raise InfrastructureError(f"process {self._process.pid} survives SIGKILL: the driver hangs") from error
-        return self._release()
+        return self._last_words()
 
     def _connected(self) -> socket.socket:
-        if self._stream is None:
+        if self._held.stream is None or not self._release.alive:
             raise WorkerDied("the executor has ended")
-        return self._stream
+        return self._held.stream
 
-    def _release(self) -> str:
-        if self._said.closed:
+    def _last_words(self) -> str:
+        if not self._release.alive:
             return ""
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
-        self._listener.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
-        self._said.seek(0)
-        said = self._said.read(MAX_SAID_BYTES).decode(errors="replace")
-        self._said.close()
-        self._abandoned.detach()
+        self._held.said.seek(0)
+        said = self._held.said.read(MAX_SAID_BYTES).decode(errors="replace")
+        self._release()
         return said
-
-
-def _abandon(process: subprocess.Popen[bytes], folder: Path) -> None:
-    """End the process of an executor that nobody closed."""
-    if process.poll() is None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    shutil.rmtree(folder, ignore_errors=True)

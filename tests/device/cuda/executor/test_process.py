@@ -1,0 +1,186 @@
+"""The executor as a process: wrappers, start, end, and nothing left behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ptxgym.device.cuda.executor import Call, Executor
+from ptxgym.errors import InfrastructureError, WorkerDied
+
+from .harness import GPU, MIB, Fake, launch, literal, plan, pointer
+
+COPY = plan(
+    [("A", "input", 64), ("C", "output", 64)], launch("copy", pointer("C"), pointer("A"), literal(64, 8))
+)  # fmt: skip
+
+
+class Exported:
+    """A file that stands for exported device memory."""
+
+    def __init__(self, size_bytes: int, serial: int) -> None:
+        self.size_bytes, self.serial, self.mapped_bytes = size_bytes, serial, 2 * MIB
+        self.fd = os.memfd_create("exported", os.MFD_CLOEXEC)
+        os.ftruncate(self.fd, self.mapped_bytes)
+
+
+def children() -> set[int]:
+    own = f"/proc/self/task/{os.getpid()}/children"
+    return {int(pid) for pid in Path(own).read_text().split()}
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_regions_are_imported_once_and_mapped_for_the_copies_alone(fake: Fake) -> None:
+    given, taken, back = Exported(64, 1), Exported(64, 2), Exported(64, 3)
+    os.pwrite(given.fd, bytes(range(64)), 0)
+    with fake.loaded(COPY) as executor:
+        for _ in range(3):
+            assert isinstance(executor.call(0, {"A": given}, {"C": taken, "A": back}, timeout_s=20), Call)
+        assert os.pread(taken.fd, 64, 0) == os.pread(back.fd, 64, 0) == bytes(range(64))
+        assert len(fake.log("^import")) == 3
+        executor.forget(given)
+        assert len(fake.log("^release 0")) == 1
+        assert isinstance(executor.call(0, {"A": given}, {"C": taken}, timeout_s=20), Call)
+        assert len(fake.log("^import")) == 4
+    mapped: set[str] = set()
+    for words in map(str.split, fake.log("^map region|^unmap|^launch")):
+        if words[0] == "map":
+            mapped.add(words[2])
+        elif words[0] == "unmap":
+            mapped.discard(words[1])
+        else:
+            assert not mapped
+    assert len(fake.log("^map region")) == 3 * 3 + 2
+    for region in (given, taken, back):
+        os.close(region.fd)
+
+
+def test_arrays_of_growing_size_and_any_layout(fake: Fake) -> None:
+    big = plan([("A", "input", 9000)], launch("copy", pointer("A"), pointer("A"), literal(9000, 8)))
+    strided = np.arange(128, dtype=np.uint8).reshape(64, 2)[:, 1]
+    out = np.zeros((64, 2), np.uint8)
+    with fake.loaded(COPY, big) as executor:
+        assert isinstance(executor.call(0, {"A": strided}, {"C": out[:, 0]}, timeout_s=20), Call)
+        after = np.zeros(9000, np.uint8)
+        ones = np.ones(9000, np.uint8)
+        assert isinstance(executor.call(1, {"A": ones}, {"A": after}, timeout_s=20), Call)
+    assert np.array_equal(out[:, 0], strided)
+    assert not out[:, 1].any()
+    assert after.all()
+
+
+def test_fifty_executors_leave_nothing_behind(fake: Fake) -> None:
+    hang = plan([], launch("hang"))
+    fake.loaded(COPY).close()
+    processes, files = children(), descriptors()
+    folders = set(Path(os.environ.get("TMPDIR", "/tmp")).glob("ptxgym-*"))
+    for number in range(50):
+        executor = fake.loaded(COPY, hang)
+        array = np.zeros(64, np.uint8)
+        assert isinstance(executor.call(0, {"A": array}, {"C": array}, timeout_s=20), Call)
+        match number % 4:
+            case 0:
+                executor.close()
+            case 1:
+                executor.call(1, {}, {}, timeout_s=0.01)
+            case 2:
+                executor.kill()
+            case _:
+                fake.start().kill()
+                executor.close()
+                executor.close()
+    assert children() == processes
+    assert descriptors() == files
+    assert set(Path(os.environ.get("TMPDIR", "/tmp")).glob("ptxgym-*")) <= folders
+
+
+def test_an_abandoned_executor_is_ended(fake: Fake) -> None:
+    processes = children()
+    executor = Executor.start(GPU, env={"LD_LIBRARY_PATH": "/nonexistent"})
+    assert children() > processes
+    del executor
+    gc.collect()
+    assert children() == processes
+
+
+def test_a_wrapper_runs_around_it_and_its_words_come_back(fake: Fake) -> None:
+    wrapper = ("/bin/sh", "-c", 'echo before; "$@"; echo after $?', "wrapper")
+    with fake.loaded(COPY, wrapper=wrapper) as executor:
+        array = np.zeros(64, np.uint8)
+        assert isinstance(executor.call(0, {"A": array}, {}, timeout_s=20), Call)
+        assert executor.close() == "before\nafter 0\n"
+
+
+def test_a_hang_under_a_wrapper_ends_both(fake: Fake) -> None:
+    wrapper = ("/bin/sh", "-c", '"$@"; echo after $?', "wrapper")
+    executor = fake.loaded(plan([], launch("hang")), wrapper=wrapper)
+    processes = children()
+    assert not isinstance(executor.call(0, {}, {}, timeout_s=0.1), Call)
+    assert len(processes - children()) == 1
+    running = subprocess.run(["pgrep", "-f", str(fake.folder)], capture_output=True, text=True, check=False).stdout
+    assert running == ""
+
+
+def test_a_wrapper_that_does_not_start_is_named(fake: Fake) -> None:
+    with pytest.raises(InfrastructureError, match="cannot start /nonexistent/ncu"):
+        fake.start(wrapper=("/nonexistent/ncu",))
+    with pytest.raises(WorkerDied, match=r"exit status 3; it said: no permission"):
+        fake.start(wrapper=("/bin/sh", "-c", "echo no permission; exit 3")).ready()
+    with pytest.raises(InfrastructureError, match=r"did not start within 0.2 s"):
+        fake.start(wrapper=("/bin/sh", "-c", "sleep 100")).ready(0.2)
+
+
+def test_a_machine_without_a_driver_is_named(tmp_path: Path) -> None:
+    (tmp_path / "libcuda.so.1").write_text("no library")
+    with (
+        Executor.start(GPU, env={"LD_LIBRARY_PATH": str(tmp_path)}) as executor,
+        pytest.raises(InfrastructureError, match=r"libcuda\.so\.1"),
+    ):
+        executor.ready()
+
+
+def test_a_context_that_does_not_come_is_the_machine_s(fake: Fake) -> None:
+    with pytest.raises(InfrastructureError, match="cuDevicePrimaryCtxRetain returned CUDA_ERROR_802"):
+        fake.start(["fail cuDevicePrimaryCtxRetain 802 1"]).ready()
+
+
+def test_no_secret_of_the_environment_reaches_it(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PTXGYM_SECRET", "hidden")
+    executor = fake.start(wrapper=("/bin/sh", "-c", 'env; "$@"', "wrapper"))
+    executor.ready()
+    said = executor.close()
+    assert "CUDA_VISIBLE_DEVICES=GPU-fake" in said
+    assert "hidden" not in said
+
+
+def test_it_ends_with_the_process_that_started_it(fake: Fake) -> None:
+    script = """
+import sys, os
+from pathlib import Path
+sys.path.insert(0, os.getcwd())
+from tests.device.cuda.executor.harness import Fake
+fake = Fake(Path(sys.argv[1]), Path(sys.argv[2]))
+executor = fake.start()
+executor.ready()
+print(executor._process._process.pid, flush=True)
+os._exit(0)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(fake._driver), str(fake.folder)], capture_output=True, text=True, check=True,
+        cwd=Path(__file__).parents[4],
+    )  # fmt: skip
+    orphan = Path("/proc") / done.stdout.strip()
+    deadline = time.monotonic() + 30
+    while orphan.exists() and "Z" not in (orphan / "stat").read_text().split()[2] and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not orphan.exists() or "Z" in (orphan / "stat").read_text().split()[2]
