@@ -291,7 +291,11 @@ class Task(Value):
         try:
             return path.read_text(encoding="utf-8")
         except OSError as error:
-            raise ContentError(f"{path}: {error.strerror}; solutions are part of a checkout, not of a wheel") from error
+            raise ContentError(
+                f"task {self.name} has no file {solution.file} here ({error.strerror}): an installed wheel carries no "
+                "kernels, so that no agent finds an answer; clone the repository, install it with `pip install -e .`, "
+                "and run the command again"
+            ) from error
 
     def reference(self) -> ReferenceModule:
         """Load `reference.py` of the task's folder.

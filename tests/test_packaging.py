@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import ptxgym
+from ptxgym import native
 from tests.conftest import CHECKOUT
 
 SHIPPED = ("ptxgym", "tasks", "envs", "rewards", "pyproject.toml", "setup.py", "README.md", "LICENSE")
@@ -75,14 +76,18 @@ def test_installed_wheel_lists_shows_and_makes(installed: Path) -> None:
     lines = done.stdout.splitlines()
     assert lines[0] == str(installed / "ptxgym" / "__init__.py")
     assert lines[1] == str(installed / "ptxgym" / "content")
-    assert lines[2] == "['emulator', 'recorder', 'sandbox']"
+    assert lines[2] == str(sorted(native.targets()))
     assert lines[3].startswith("# Dense matrix product")
 
 
-def test_installed_wheel_says_that_solutions_need_a_checkout(installed: Path) -> None:
-    done = run_installed(installed, "import sys; sys.argv = ['ptxgym', 'demo']; from ptxgym.cli import main; main()")
-    assert done.returncode == 2
-    assert "checkout" in done.stderr and "Traceback" not in done.stderr
+@pytest.mark.parametrize("command", [["demo"], ["verify", "--all"]])
+def test_installed_wheel_says_that_kernels_need_a_checkout(installed: Path, command: list[str]) -> None:
+    code = f"import sys; sys.argv = ['ptxgym', *{command}]; from ptxgym.cli import main; main()"
+    done = run_installed(installed, code)
+    assert (done.returncode, done.stdout) == (2, ""), "before anything is built"
+    assert done.stderr.startswith("ptxgym: task gemm has no file solutions/h100/")
+    assert "clone the repository" in done.stderr and "site-packages" not in done.stderr
+    assert str(installed) not in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_metadata_names_the_supported_versions_and_pins_the_toolchain() -> None:

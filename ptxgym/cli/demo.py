@@ -10,11 +10,12 @@ from rich.text import Text
 
 from ptxgym import native
 from ptxgym.cli.console import out, plain, score_bar, style_of
+from ptxgym.envs import load_env
 from ptxgym.episode import Episode, Turn
 from ptxgym.errors import UsageError
 from ptxgym.evaluator import Evaluator
 from ptxgym.feedback import render
-from ptxgym.task import Solution, Task, oracle
+from ptxgym.task import Solution, Task, load_task, oracle
 
 ENV = "PTX-Gemm-H100"
 SHOWN_BYTES = 3000
@@ -27,6 +28,8 @@ def run_demo() -> None:
         UsageError: in a wheel, which carries no solutions.
         InfrastructureError: if the machine failed.
     """
+    config = load_env(ENV)
+    script = _script(load_task(config.task), config.arch)
     for target in native.targets().values():  # minutes, the first time: say so
         native.build(target, report=lambda line: out.print(plain(line, "dim")))
     with Evaluator() as evaluator:
@@ -39,8 +42,8 @@ def run_demo() -> None:
                 "executed on this CPU. No GPU is used, so there are no times, and 0.50 is the best score here."
             )
         )
-        for kernel, intent in _script(task, episode.config.arch):
-            _play(episode, task, kernel, intent)
+        for kernel, text, intent in script:
+            _play(episode, kernel, text, intent)
     out.print(Rule())
     scores = " → ".join(f"{turn.score:.2f}" for turn in episode.turns)
     rewards = " + ".join(f"{turn.reward:.2f}" for turn in episode.turns)
@@ -61,25 +64,26 @@ def run_demo() -> None:
     )
 
 
-def _script(task: Task, arch: str) -> list[tuple[Solution, str]]:
-    """The three turns: the first proven kernel, the first teaching kernel, the oracle."""
+def _script(task: Task, arch: str) -> list[tuple[Solution, str, str]]:
+    """The three turns with their texts: the first proven kernel, the first teaching kernel, the oracle."""
     if not task.solutions.get(arch) or not task.examples.get(arch):
         raise UsageError(f"the demo needs the kernels of task {task.name} for {arch}; run it in a checkout")
-    return [
+    turns = (
         (task.solutions[arch][0], "Start simple: is it right?"),
         (task.examples[arch][0], "Go for the tensor cores, in a hurry."),
         (oracle(task, arch), "Wait where the hardware must be waited for, and do it well."),
-    ]
+    )
+    return [(kernel, task.source(kernel), intent) for kernel, intent in turns]
 
 
-def _play(episode: Episode, task: Task, kernel: Solution, intent: str) -> None:
+def _play(episode: Episode, kernel: Solution, text: str, intent: str) -> None:
     number = len(episode.turns) + 1
     out.print()
     out.print(Rule(f"turn {number}: {intent}", align="left"))
     out.print(plain(f"{kernel.file}: {kernel.summary}", "dim"))
     start = time.perf_counter()
     with out.status("compiling, recording, executing, judging …"):
-        turn = episode.submit(task.source(kernel))
+        turn = episode.submit(text)
     _print_turn(turn, time.perf_counter() - start)
 
 

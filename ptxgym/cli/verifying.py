@@ -10,7 +10,7 @@ from ptxgym.cli.console import out, plain
 from ptxgym.envs import EnvConfig
 from ptxgym.errors import UsageError
 from ptxgym.evaluator import Evaluator
-from ptxgym.task import Solution, load_task
+from ptxgym.task import Solution, Task, load_task
 from ptxgym.verdict import Evidence, Verdict
 
 
@@ -22,29 +22,34 @@ def verify_envs(configs: Sequence[EnvConfig]) -> bool:
     """
     table = Table("environment", "kernel", "status", "score", "coverage", "mostly", "", box=None, header_style="bold")
     good = True
+    work = [(config, *each) for config in configs for each in _kernels(config)]
     with Evaluator() as evaluator:
-        for config in configs:
-            task = load_task(config.task)
-            kernels = (*task.solutions.get(config.arch, ()), *task.examples.get(config.arch, ()))
-            if not kernels:
-                raise UsageError(f"task {task.name} has no solutions for {config.arch}")
-            for kernel in kernels:
-                verdict = evaluator.evaluate(task.source(kernel), task, config.arch)
-                problems = mismatches(kernel, verdict)
-                good = good and not problems
-                coverage = f"{verdict.evidence.coverage:.2f}" if verdict.evidence else "-"
-                family = main_family(verdict.evidence) or "-"
-                table.add_row(
-                    config.name,
-                    kernel.file,
-                    str(verdict.status),
-                    f"{verdict.score:.2f}",
-                    coverage,
-                    family,
-                    plain("; ".join(problems), "red") if problems else plain("✓", "green"),
-                )
+        for config, task, kernel, text in work:
+            verdict = evaluator.evaluate(text, task, config.arch)
+            problems = mismatches(kernel, verdict)
+            good = good and not problems
+            coverage = f"{verdict.evidence.coverage:.2f}" if verdict.evidence else "-"
+            family = main_family(verdict.evidence) or "-"
+            table.add_row(
+                config.name,
+                kernel.file,
+                str(verdict.status),
+                f"{verdict.score:.2f}",
+                coverage,
+                family,
+                plain("; ".join(problems), "red") if problems else plain("✓", "green"),
+            )
     out.print(table)
     return good
+
+
+def _kernels(config: EnvConfig) -> list[tuple[Task, Solution, str]]:
+    """Every solution and teaching kernel of an environment, with its text."""
+    task = load_task(config.task)
+    kernels = (*task.solutions.get(config.arch, ()), *task.examples.get(config.arch, ()))
+    if not kernels:
+        raise UsageError(f"task {task.name} has no solutions for {config.arch}")
+    return [(task, kernel, task.source(kernel)) for kernel in kernels]
 
 
 def mismatches(kernel: Solution, verdict: Verdict) -> list[str]:
