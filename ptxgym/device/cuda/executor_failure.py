@@ -44,8 +44,8 @@ class Reported:
     """A driver call that failed in the executor."""
 
     stage: str
-    """`start`, `load`, `region`, `attribute`, `allocate`, `prepare`, `tensor_map`, `symbol`, `launch`, `run` or
-    `collect`."""
+    """`start`, `load`, `residue`, `region`, `attribute`, `allocate`, `prepare`, `tensor_map`, `symbol`, `launch`,
+    `run` or `collect`."""
     result: int
     """CUresult."""
     name: str

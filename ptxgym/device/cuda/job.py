@@ -108,6 +108,7 @@ def load_request(build: Build, plans: Sequence[LaunchPlan]) -> bytes:
     cubin = build.cubin.read_bytes()
     kernels = kernel_names(plans)
     out = Writer().blob(cubin)
+    out.numbers("I", max((build.kernel(kernel).stack_bytes for kernel in kernels), default=0))
     out.items(kernels, out.text)
     out.items(sections(cubin), lambda section: _section(out, section))
     numbers = {kernel: number for number, kernel in enumerate(kernels)}

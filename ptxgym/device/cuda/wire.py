@@ -8,7 +8,8 @@ many bytes, `list(X)` is a `u32` count and so many X, `flag` is a `u8`, `ref` is
 Requests, each answered by one frame, a good CALL by two:
 
 ====== = ======================================================================================================
-LOAD   1 `bytes` cubin, `list(text)` kernels, `list(section)`, `list(plan)`; once per process
+LOAD   1 `bytes` cubin, `u32` bytes of the largest stack frame, `list(text)` kernels, `list(section)`, `list(plan)`;
+         once per process
 REGION 2 `u32` id, `u8` kind (0 exported device memory, 1 file in host memory), `u64` bytes; brings the descriptor
 FORGET 3 `u32` id
 CALL   4 `u32` plan, `flag` flush, `flag` profile, `list(u32 buffer, u32 region)` inputs, the same for results,

@@ -148,6 +148,7 @@ Bound read_bound(Reader& in) {
 Job read_job(Reader& in) {
     Job job;
     job.cubin = in.bytes();
+    job.frame_bytes = in.number<std::uint32_t>();
     job.kernels = in.list([&] { return in.text(); });
     job.sections = in.list([&] {
         Section section;

@@ -94,6 +94,7 @@ struct Section {
 
 struct Job {
     Bytes cubin;
+    std::uint32_t frame_bytes;  // of the kernel with the largest stack
     std::vector<std::string> kernels;
     std::vector<Section> sections;
     std::vector<Plan> plans;

@@ -100,6 +100,7 @@ Session::Session(Printed& printed) : printed_(printed) {
 void Session::load(Job job) {
     if (module_) throw Malformed("one process loads one submission");
     module_ = std::make_unique<Module>(std::move(job.cubin), std::move(job.kernels), std::move(job.sections));
+    residue_ = std::make_unique<Residue>(device_, job.frame_bytes);
     plans_ = std::move(job.plans);
     for (const Plan& plan : plans_) module_->apply(plan);  // a bad attribute is a fault of the load
 }
@@ -145,6 +146,7 @@ Called Session::call(const Call& call, const std::function<void()>& launching) {
         const Stage stage("prepare");
         upload(plan, prepared);
         build_steps(plan, prepared);
+        residue_->overwrite(main_);
         check(driver().cuCtxResetPersistingL2Cache(), "cuCtxResetPersistingL2Cache");
         check(driver().cuCtxSynchronize(), "cuCtxSynchronize");
     }

@@ -11,6 +11,7 @@
 #include "module.hpp"
 #include "plan.hpp"
 #include "printed.hpp"
+#include "residue.hpp"
 
 namespace executor {
 
@@ -72,6 +73,7 @@ private:
     std::map<std::uint32_t, CUstream> streams_;
     std::vector<CUevent> events_;
     std::unique_ptr<Module> module_;
+    std::unique_ptr<Residue> residue_;
     std::vector<Plan> plans_;
     std::optional<std::uint32_t> last_plan_;
     std::map<std::uint32_t, std::unique_ptr<Region>> regions_;

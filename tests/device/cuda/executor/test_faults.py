@@ -93,7 +93,7 @@ def test_a_launch_that_the_machine_fails_is_no_refusal(fake: Fake) -> None:
 
 def test_refused_fills_name_their_target(fake: Fake) -> None:
     fill = Memset(target=ref("C", 16), value=0, width_bytes=4, count=5)
-    with fake.loaded(plan([("C", "output", 64)], fill), script=["fail cuMemsetD32Async 1 1"]) as executor:
+    with fake.loaded(plan([("C", "output", 64)], fill), script=["fail cuMemsetD32Async 1 2"]) as executor:
         failed = failure(executor)
     assert (failed.status, failed.code) == (Status.LAUNCH_ERROR, "cuda.invalid_value")
     assert "memset to C at byte 16 (20 bytes)" in failed.message

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 
@@ -303,3 +304,22 @@ def test_shapes_of_different_plans_do_not_pile_up_memory(fake: Fake) -> None:
     created, released = (sum(int(line.split()[1]) for line in fake.log(f"^{verb} ")) for verb in ("create", "release"))
     assert created == 2 * (2 + 4 + 6) * MIB
     assert released >= 2 * (2 + 4) * MIB
+
+
+def test_shared_and_local_memory_are_overwritten_before_every_call(fake: Fake) -> None:
+    with fake.loaded(COPY) as executor:
+        for _ in range(2):
+            run(executor, 0, {"A": A})
+    assert [line.split()[0] for line in fake.log("^residue|^launch")] == ["residue", "launch"] * 2
+    # Two blocks on each of 7 multiprocessors share their 233,472 bytes, less the driver's 1,024 for each.
+    assert fake.log("^residue")[0] == "residue grid=14 block=1024 smem=115712"
+    assert fake.log("^frame") == ["frame 16"]
+
+
+def test_stack_frames_are_overwritten_as_far_as_kernels_reach(fake: Fake) -> None:
+    for stack_bytes, frame_bytes in ((8, 1024), (5001, 5008)):
+        build = fake.build()
+        deep = tuple(replace(kernel, stack_bytes=stack_bytes) for kernel in build.kernels)
+        with fake.start() as executor:
+            assert executor.load(replace(build, kernels=deep), [COPY]) is None
+        assert fake.log("^frame") == [f"frame {frame_bytes}"]
