@@ -18,7 +18,12 @@ from ptxgym.device.emulator.places import WRAPPER_LINES
 
 _SECTION = re.compile(r"^\t\.section\t\.text\.([^,\s]+),")
 _LINE = re.compile(r'^\t//## File "([^"]*)", line (\d+)( inlined at "[^"]*", line \d+)?')
-_INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+\S")
+_INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(\S+)")
+_WGMMA = re.compile(r"[HIQB]GMMA\b")
+_ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*\(")
+_LOC = re.compile(
+    r"^\s*\.loc\s+(\d+)\s+(\d+)\s+\d+(?:\s*,\s*function_name\s+\S+\s*,\s*inlined_at\s+(\d+)\s+(\d+)\s+\d+)?"
+)
 _FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', re.MULTILINE)
 _INLINED = re.compile(r"^\s*\.loc\s+(\d+)\s+(\d+)\s+\d+\s*,\s*function_name\s+(\S+?)\s*,", re.MULTILINE)
 
@@ -45,6 +50,8 @@ def read_listing(sass: str, ptx: str) -> Listing:
         ptx: the PTX of the same build, which tells wrappers from functions.
     """
     wrappers = wrapper_lines(ptx)
+    wgmma = _wgmma_places(ptx, wrappers)
+    kernel = ""
     listing: dict[str, dict[int, Place]] = {}
     places: dict[int, Place] = {}
     chain: list[int] = []
@@ -57,10 +64,13 @@ def read_listing(sass: str, ptx: str) -> Listing:
                 chain.append(int(found[2]))
         elif found := _INSTRUCTION.match(text):
             listed = True
-            if chain:
+            if _WGMMA.match(found[2]) and len(wgmma.get(kernel, ())) == 1:
+                (places[int(found[1], 16)],) = wgmma[kernel]
+            elif chain:
                 places[int(found[1], 16)] = Place(chain[0], site(chain, wrappers))
         elif found := _SECTION.match(text):
-            places, chain, listed = listing.setdefault(found[1], {}), [], False
+            kernel, chain, listed = found[1], [], False
+            places = listing.setdefault(kernel, {})
     return listing
 
 
@@ -71,9 +81,29 @@ def site(chain: list[int], wrappers: Collection[int]) -> int:
 
 def wrapper_lines(ptx: str) -> frozenset[int]:
     """Return the lines of the submission that lie in wrappers: inlined functions of at most `WRAPPER_LINES` lines."""
-    own = {number for number, name in _FILE.findall(ptx) if name == SUBMISSION_FILE}
+    own = _own_files(ptx)
     lines: dict[str, set[int]] = defaultdict(set)
     for file, line, function in _INLINED.findall(ptx):
         if file in own:
             lines[function].add(int(line))
     return frozenset(line for found in lines.values() if len(found) <= WRAPPER_LINES for line in found)
+
+
+def _own_files(ptx: str) -> set[str]:
+    return {number for number, name in _FILE.findall(ptx) if name == SUBMISSION_FILE}
+
+
+def _wgmma_places(ptx: str, wrappers: Collection[int]) -> dict[str, set[Place]]:
+    """Return per kernel where its PTX has wgmma: ptxas gives HGMMA no line, so that it seems to be at another."""
+    own = _own_files(ptx)
+    found: dict[str, set[Place]] = defaultdict(set)
+    kernel, chain = "", list[int]()
+    for line in ptx.splitlines():
+        if entry := _ENTRY.search(line):
+            kernel, chain = entry[1], []
+        elif location := _LOC.match(line):
+            frames = ((location[1], location[2]), (location[3], location[4]))
+            chain = [int(number) for file, number in frames if file in own]
+        elif "wgmma.mma_async" in line and chain:
+            found[kernel].add(Place(chain[0], site(chain, wrappers)))
+    return found

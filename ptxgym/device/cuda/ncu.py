@@ -270,10 +270,10 @@ class ProfiledExecutor:
                     launches = self._read()
                 except ReportError as error:
                     return Unavailable(str(error), "")
-                source = build.source.read_text(errors="replace")
+                places, source = listing.result(), build.source.read_text(errors="replace")
                 return Profiled(
-                    counts=instruction_counts(launches),
-                    kernels=kernel_profiles(launches, listing.result(), source) if self.observes else (),
+                    counts=instruction_counts(launches, places),
+                    kernels=kernel_profiles(launches, places, source) if self.observes else (),
                     outputs=results,
                     launches=tuple(launch.kernel for launch in launches),
                     durations_us=tuple(duration_us(launch) for launch in launches),

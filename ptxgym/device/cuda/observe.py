@@ -21,15 +21,23 @@ LEAST_SAMPLES = 50
 _LINE_LIMIT = 120
 
 
-def instruction_counts(launches: Sequence[Launch]) -> tuple[InstructionCount, ...]:
-    """Return what was executed, one entry per instruction of each launch, in order; what never ran is left out."""
+def instruction_counts(launches: Sequence[Launch], listing: Listing) -> tuple[InstructionCount, ...]:
+    """Return what was executed, one entry per instruction of each launch, in order; what never ran is left out.
+
+    Args:
+        launches: from one report.
+        listing: places of the instructions; where one is missing, its line is that of the report: the outermost call.
+    """
     counts = []
     for launch in launches:
         warps = launch.instances.get(metrics.WARP_EXECUTIONS, ())
         threads = launch.instances.get(metrics.THREAD_EXECUTIONS, ())
-        for text, line, warp, thread in zip(launch.sass, launch.lines, warps, threads, strict=True):
+        places = listing.get(launch.kernel, {})
+        rows = zip(launch.offsets, launch.sass, launch.lines, warps, threads, strict=True)
+        for offset, text, outermost, warp, thread in rows:
             if warp:
                 sass = Sass.parse(text)
+                line = places[offset].line if offset in places else outermost
                 work = sass.multiply_adds(thread)
                 counts.append(
                     InstructionCount(launch.kernel, sass.opcode, sass.family, line or None, warp, thread, work)
@@ -42,7 +50,7 @@ def kernel_profiles(launches: Sequence[Launch], listing: Listing, source: str = 
 
     Args:
         launches: from one report.
-        listing: places of the instructions; where one is missing, its line is that of the report, wrapper or not.
+        listing: places of the instructions, as above.
         source: the submission, for the text of hot lines.
     """
     of_kernel: dict[str, list[Launch]] = defaultdict(list)
@@ -85,10 +93,10 @@ def profile_lines(profile: KernelProfile) -> list[str]:
     if profile.bank_conflicts:
         lines.append(f"shared memory: {profile.bank_conflicts:,} wavefronts more than without bank conflicts")
     if profile.stalls:
-        lines.append("warps wait for: " + ", ".join(f"{one.reason} {one.share:.0%}" for one in profile.stalls))
+        lines.append("warps wait for: " + ", ".join(f"{one.reason} {100 * one.share:.0f} %" for one in profile.stalls))
     for hot in profile.hot_lines:
         waits = f", mostly {hot.stall}" if hot.stall else ""
-        lines.append(f"line {hot.line}: {hot.share:.0%} of the samples{waits}")
+        lines.append(f"line {hot.line}: {100 * hot.share:.0f} % of the samples{waits}")
     return lines
 
 

@@ -30,7 +30,7 @@ class Launch:
     offsets: tuple[int, ...]
     """Byte offset of each instruction from the kernel's first."""
     lines: tuple[int, ...]
-    """Line of the submission of each instruction; 0 where it has none."""
+    """Line of the submission of each instruction, that of the outermost call where it was inlined; 0 for none."""
     instances: Mapping[str, tuple[int, ...]]
     """Metrics per instruction, by Nsight Compute's name, in the order of `sass`."""
 
@@ -96,6 +96,8 @@ def read_report(path: Path, folder: Path) -> tuple[Launch, ...]:
 
 def _launch(action: Any) -> Launch:
     present = set(action.metric_names())
+    if missing := {metrics.WARP_EXECUTIONS, metrics.THREAD_EXECUTIONS} - present:
+        raise ReportError(f"the report lacks {', '.join(sorted(missing))} of {action.name()}")
     values = {name: _value(action, name) for name in metrics.OF_LAUNCH if name in present}
     instances = {name: _instances(action, name) for name in metrics.OF_INSTRUCTIONS if name in present}
     addresses = sorted(instances.get(metrics.WARP_EXECUTIONS, {}))
