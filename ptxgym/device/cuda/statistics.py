@@ -58,7 +58,7 @@ def interval(ratios: Sequence[float], seed: bytes = b"") -> Interval:
     values = np.asarray(ratios, dtype=np.float64)
     if values.size == 0 or not np.all(np.isfinite(values) & (values > 0)):
         raise ValueError(f"ratios must be positive finite numbers and at least one, got {list(ratios)[:5]}")
-    middle = statistics.median(ratios)
+    middle = float(statistics.median(ratios))
     least = middle * (FLOOR if values.size >= FEW else FEW_FLOOR / values.size)
     tail = (1 - CONFIDENCE) / 2
     ends = np.quantile(_medians(values, seed), [tail, 1 - tail])
