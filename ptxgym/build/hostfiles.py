@@ -73,7 +73,9 @@ def find_files(toolchain: Toolchain, host: str) -> FileView:
     tools = [toolchain.root / "bin" / name for name in ("nvcc", "cudafe++", "ptxas", "fatbinary")]
     libraries = _shared_libraries([*programs, *parts, *tools, toolchain.root / "nvvm" / "bin" / "cicc"])
     linked = [Path(found) for name in _LINKED if (found := _ask(host, f"-print-file-name={name}")) != name]
-    read = [*_include_folders(host), *linked, Path("/etc/ld.so.cache")]
+    # Of GCC itself, start files and libraries: Debian's 12 keeps them beside its programs, Ubuntu's 13 apart.
+    own = Path(_ask(host, "-print-file-name=libgcc.a")).parent
+    read = [*_include_folders(host), *linked, own, Path("/etc/ld.so.cache")]
     execute = [*toolkit, private, *programs, *libraries]
     return FileView(_existing(read), _existing(execute))
 
