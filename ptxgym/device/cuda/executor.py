@@ -38,6 +38,8 @@ WARM_PROFILER = {"PTXGYM_EXECUTOR_WARM_PROFILER": "1"}
 WARM_KERNEL = "ptxgym_warm_profiler"
 UNFILLED = {"PTXGYM_EXECUTOR_UNFILLED": "1"}
 """Variables for `start`: outputs and workspaces stay as allocated, so that initcheck sees what nobody wrote."""
+EXACT = {"PTXGYM_EXECUTOR_EXACT": "1"}
+"""Variables for `start`: buffers are plain allocations of their exact size, whose bounds memcheck knows to the byte."""
 
 Poison = np.uint8 | np.uint16 | np.uint32
 """What an output holds before a call: a value, as wide as its elements."""

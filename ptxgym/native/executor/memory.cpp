@@ -5,6 +5,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "wrapped.hpp"
+
 namespace executor {
 namespace {
 
@@ -111,6 +113,10 @@ void SlotPool::release_all() {
 
 PrivateBuffer::PrivateBuffer(AddressSpace& space, SlotPool& pool, std::uint64_t size, CUstream stream)
     : space_(space), pool_(pool), size_(size), mapped_bytes_(space.round_up(std::max<std::uint64_t>(size, 1))) {
+    if (allocates_exactly()) {
+        check(driver().cuMemAlloc(&address_, std::max<std::uint64_t>(size, 1)), "cuMemAlloc");
+        return;
+    }
     handle_ = pool.take(mapped_bytes_);
     try {
         mapping_ = std::make_unique<Mapping>(space, handle_, mapped_bytes_);
@@ -129,11 +135,16 @@ PrivateBuffer::PrivateBuffer(AddressSpace& space, SlotPool& pool, std::uint64_t 
 }
 
 PrivateBuffer::~PrivateBuffer() {
+    if (!mapping_) {
+        driver().cuMemFree(address_);
+        return;
+    }
     mapping_.reset();
     pool_.give_back(handle_, mapped_bytes_);
 }
 
 bool PrivateBuffer::overrun(CUstream stream, Overrun& found) const {
+    if (!mapping_) return false;
     const auto written = [](unsigned char byte) { return byte != canary; };
     const std::uint64_t head = std::min<std::uint64_t>(address_ - mapping_->address(), watched_bytes);
     const auto before = read_back(address_ - head, head, stream);

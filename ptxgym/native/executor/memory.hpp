@@ -70,7 +70,8 @@ private:
 };
 
 // One buffer of a call: its bytes lie at the end of their mapping, so that an overrun meets unmapped space, and
-// canaries fill what the mapping has before them and, to a multiple of 512, behind them.
+// canaries fill what the mapping has before them and, to a multiple of 512, behind them. Under a sanitizer that was asked
+// for exact bounds it is a plain allocation instead.
 class PrivateBuffer {
 public:
     PrivateBuffer(AddressSpace& space, SlotPool& pool, std::uint64_t size, CUstream stream);
@@ -91,8 +92,8 @@ private:
     SlotPool& pool_;
     std::uint64_t size_;
     std::uint64_t mapped_bytes_;
-    CUmemGenericAllocationHandle handle_;
-    std::unique_ptr<Mapping> mapping_;
+    CUmemGenericAllocationHandle handle_ = 0;
+    std::unique_ptr<Mapping> mapping_;  // null for a plain allocation
     CUdeviceptr address_;
 };
 

@@ -33,4 +33,8 @@ bool leaves_unfilled() {
     return std::getenv("PTXGYM_EXECUTOR_UNFILLED") != nullptr;
 }
 
+bool allocates_exactly() {
+    return std::getenv("PTXGYM_EXECUTOR_EXACT") != nullptr;
+}
+
 }  // namespace executor

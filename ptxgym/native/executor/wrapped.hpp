@@ -11,4 +11,7 @@ void warm_profiler_if_asked();
 // nobody wrote.
 bool leaves_unfilled();
 
+// PTXGYM_EXECUTOR_EXACT: every buffer is an allocation of its own, of exactly its size, whose bounds a sanitizer knows.
+bool allocates_exactly();
+
 }  // namespace executor

@@ -217,7 +217,8 @@ CUresult cuCtxResetPersistingL2Cache() {
 
 CUresult cuModuleLoadData(CUmodule* module, const void* image) {
     if (std::memcmp(image, "\x7f" "ELF", 4) != 0) {  // the executor's own PTX
-        note("frame %d", std::atoi(std::strstr(static_cast<const char*>(image), "frame[") + 6));
+        const char* frame = std::strstr(static_cast<const char*>(image), "frame[");
+        if (frame != nullptr) note("frame %d", std::atoi(frame + 6));
         *module = nullptr;
         return CUDA_SUCCESS;
     }
@@ -269,6 +270,16 @@ CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute which, int
     return CUDA_SUCCESS;
 }
 
+CUresult cuMemAlloc(CUdeviceptr* address, std::size_t bytes) {
+    note("allocate %zu", bytes);
+    *address = reinterpret_cast<CUdeviceptr>(std::malloc(bytes));
+    return CUDA_SUCCESS;
+}
+CUresult cuMemFree(CUdeviceptr address) {
+    note("free");
+    std::free(reinterpret_cast<void*>(address));
+    return CUDA_SUCCESS;
+}
 CUresult cuMemGetAllocationGranularity(std::size_t* bytes, const CUmemAllocationProp*, CUmemAllocationGranularity_flags) {
     *bytes = granularity_bytes;
     return CUDA_SUCCESS;

@@ -103,14 +103,16 @@ class Fake:
         self._log = folder / "log"
         self._started: list[Executor] = []
 
-    def start(self, script: Sequence[str] = (), *, wrapper: Sequence[str] = ()) -> Executor:
+    def start(
+        self, script: Sequence[str] = (), *, wrapper: Sequence[str] = (), env: Mapping[str, str] = {}
+    ) -> Executor:
         kernels = [
             f"kernel {name} {name.split('_')[0]} {' '.join(map(str, BEHAVIOURS[name.split('_')[0]]))}"
             for name in (*BEHAVIOURS, "copy_2", "copy_clustered")
         ]
         self._script.write_text("\n".join([*kernels, *script]) + "\n")
-        env = {"LD_LIBRARY_PATH": str(self._driver), "FAKE_CUDA": str(self._script), "FAKE_CUDA_LOG": str(self._log)}
-        executor = Executor.start(GPU, wrapper=wrapper, env=env)
+        own = {"LD_LIBRARY_PATH": str(self._driver), "FAKE_CUDA": str(self._script), "FAKE_CUDA_LOG": str(self._log)}
+        executor = Executor.start(GPU, wrapper=wrapper, env={**own, **env})
         self._started.append(executor)
         return executor
 
@@ -126,9 +128,14 @@ class Fake:
         return Build("b", "sm_90a", self.folder, none, none, path, none, none, "nvcc 13.0.88", (), kernels, ())
 
     def loaded(
-        self, *plans: LaunchPlan, script: Sequence[str] = (), image: bytes | None = None, wrapper: Sequence[str] = ()
+        self,
+        *plans: LaunchPlan,
+        script: Sequence[str] = (),
+        image: bytes | None = None,
+        wrapper: Sequence[str] = (),
+        env: Mapping[str, str] = {},
     ) -> Executor:
-        executor = self.start(script, wrapper=wrapper)
+        executor = self.start(script, wrapper=wrapper, env=env)
         assert executor.load(self.build(image), plans) is None
         return executor
 

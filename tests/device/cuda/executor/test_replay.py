@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ptxgym.device.cuda.executor import Call
+from ptxgym.device.cuda.executor import EXACT, UNFILLED, Call
 from ptxgym.plan.model import Blob, Copy, FunctionAttributes, Memset, PointerRef, TensorMap, TensorMapRef, Upload
 
 from .harness import MIB, Fake, cubin, launch, literal, map_param, plan, pointer, ref
@@ -323,3 +323,17 @@ def test_stack_frames_are_overwritten_as_far_as_kernels_reach(fake: Fake) -> Non
         with fake.start() as executor:
             assert executor.load(replace(build, kernels=deep), [COPY]) is None
         assert fake.log("^frame") == [f"frame {frame_bytes}"]
+
+
+def test_exact_allocations_for_sanitizers(fake: Fake) -> None:
+    out = np.zeros(1000, np.uint8)
+    with fake.loaded(COPY, env=EXACT) as executor:
+        run(executor, 0, {"A": A}, {"C": out})
+    assert np.array_equal(out, A)
+    assert fake.log("^allocate|^free|^map private") == ["allocate 1000", "allocate 1000", "free", "free"]
+
+
+def test_unfilled_outputs_and_workspaces_for_sanitizers(fake: Fake) -> None:
+    with fake.loaded(COPY, env=UNFILLED) as executor:
+        run(executor, 0, {"A": A}, poison={"C": np.uint16(0x7FDB)})
+    assert fake.log("^memset16") == []
