@@ -10,8 +10,8 @@ text that was never seen. Then three kinds of races in which the truth is 1, twe
 - `library and replay`: the oracle's own host code in the judge's process, as a baseline would run, and its plan in an
   executor: whatever the two paths do to a kernel's time shows here.
 
-Aims: the median within 0.5 % of 1 in 19 of 20, and 1 inside the interval in 18 of 20; ten evaluations within 1 % of their
-median. *late* is the share of calls more than 20 µs above their side's median: gaps of the host, mostly.
+Aims: the median within 0.5 % of 1 in 19 of 20, and 1 inside the interval in 18 of 20; ten evaluations within 1 % of
+their median. *late* is the share of calls more than 20 µs above their side's median: gaps of the host, mostly.
 """
 
 from __future__ import annotations
@@ -201,7 +201,8 @@ def sides_of(task: Task) -> Iterator[Sides]:
 
 def against_itself(sides: Sides, name: str, pair: Callable[[], Sequence[TimedCall]], tier: str, repeats: int) -> Row:
     """Race two calls of which neither is faster."""
-    one, other = pair()
+    with DeviceLock(sides.gpu.uuid).shared():
+        one, other = pair()
     calls = {"lib": sides.kept(f"{name}: one", one)}, {"c": sides.kept(f"{name}: other", other)}
     races: list[Race] = []
     with DeviceLock(sides.gpu.uuid).exclusive() as hold:
@@ -242,41 +243,27 @@ def show(rows: Sequence[Row]) -> bool:
         middle = statistics.median(row["speedup"] for row in compared)
         far = max(abs(row["speedup"] / middle - 1) for row in compared)
         same = far <= SAME and len(compared) == sum(row["name"] == "oracle" for row in evaluations)
-        say(
-            f"\n{len(compared)} evaluations of the oracle: median {middle:.4f}, furthest {100 * far:.2f} % away from it"
-        )
+        say(f"\n{len(compared)} evaluations of the oracle: median {middle:.4f}, furthest {100 * far:.2f} % away")
     for row in rows:
         if row.get("problem") or row.get("message"):
             say(f"  {row['key']}: {row.get('problem') or row.get('message')}")
     races = [row for row in rows if "kind" in row]
-    columns = [
-        "against itself",
-        "of",
-        "near",
-        "inside",
-        "least",
-        "most",
-        "width",
-        "µs",
-        "µs",
-        "late",
-        "late",
-        "s a race",
-    ]
-    keys = (
-        "kind",
-        "repeats",
-        "near",
-        "inside",
-        "least",
-        "most",
-        "width",
-        "one_us",
-        "other_us",
-        "late_one",
-        "late_other",
-    )
-    say("\n" + table(columns, [[_fine(row[key]) for key in (*keys, "race_s")] for row in races]))
+    shown = {
+        "against itself": "kind",
+        "of": "repeats",
+        "near": "near",
+        "inside": "inside",
+        "least": "least",
+        "most": "most",
+        "width": "width",
+        "one µs": "one_us",
+        "other µs": "other_us",
+        "late": "late_one",
+        "late ": "late_other",
+        "pairs": "pairs",
+        "s a race": "race_s",
+    }
+    say("\n" + table(list(shown), [[_fine(row[key]) for key in shown.values()] for row in races]))
     return same and len(races) == 3 and all(row["good"] for row in races)
 
 

@@ -191,21 +191,27 @@ class TorchBoard:
         return float(self._start.elapsed_time(self._end)) * 1e3
 
     def versions(self) -> Mapping[str, str]:
-        """Return the versions of torch, of what it was built with, and of what is installed beside it."""
-        torch = self._torch
-        found = {"torch": str(torch.__version__), "CUDA": str(torch.version.cuda)}
-        if cudnn := torch.backends.cudnn.version():
-            found["cuDNN"] = f"{cudnn // 10000}.{cudnn % 10000 // 100}.{cudnn % 100}"
-        major = found["CUDA"].partition(".")[0]
-        packages = {"cuBLAS": ("nvidia-cublas", f"nvidia-cublas-cu{major}"), "FlashInfer": ("flashinfer-python",)}
-        for library, names in packages.items():
-            for name in names:
-                try:
-                    found[library] = importlib.metadata.version(name)
-                    break
-                except importlib.metadata.PackageNotFoundError:
-                    continue
-        return found
+        """Return `library_versions`."""
+        return library_versions()
+
+
+def library_versions() -> dict[str, str]:
+    """Return the versions of torch, of what it was built with, and of what is installed beside it."""
+    import torch
+
+    found = {"torch": str(torch.__version__), "CUDA": str(torch.version.cuda)}
+    if cudnn := torch.backends.cudnn.version():
+        found["cuDNN"] = f"{cudnn // 10000}.{cudnn % 10000 // 100}.{cudnn % 100}"
+    major = found["CUDA"].partition(".")[0]
+    packages = {"cuBLAS": ("nvidia-cublas", f"nvidia-cublas-cu{major}"), "FlashInfer": ("flashinfer-python",)}
+    for library, names in packages.items():
+        for name in names:
+            try:
+                found[library] = importlib.metadata.version(name)
+                break
+            except importlib.metadata.PackageNotFoundError:
+                continue
+    return found
 
 
 def version_of(baseline: str, versions: Mapping[str, str]) -> str:

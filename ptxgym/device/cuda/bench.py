@@ -187,8 +187,8 @@ def _libraries() -> dict[str, str]:
     """Return the versions of what measures."""
     import cupy
 
-    from ptxgym.device.cuda.baselines import TorchBoard
+    from ptxgym.device.cuda.baselines import library_versions
 
-    found = {**TorchBoard().versions(), "cupy": cupy.__version__}
+    found = {**library_versions(), "cupy": cupy.__version__}
     tool = ncu.find_ncu()
     return found if tool is None else {**found, "Nsight Compute": tool.version}

@@ -39,8 +39,6 @@ moments."""
 class Protocol:
     """How long a tier measures."""
 
-    draws: int
-    """Inputs on which a kernel is timed."""
     warm_s: float
     """Rounds before that do not count; the first round never does."""
     min_pairs: int
@@ -56,9 +54,9 @@ class Protocol:
 
 
 PROTOCOLS: Mapping[str, Protocol] = {
-    "rl": Protocol(draws=2, warm_s=0.01, min_pairs=8, max_pairs=48, width=0.01, limit_s=0.5),
-    "standard": Protocol(draws=4, warm_s=0.03, min_pairs=16, max_pairs=160, width=0.005, limit_s=0.8),
-    "publish": Protocol(draws=8, warm_s=0.2, min_pairs=64, max_pairs=600, width=0.003, limit_s=4.0),
+    "rl": Protocol(warm_s=0.01, min_pairs=8, max_pairs=48, width=0.01, limit_s=0.5),
+    "standard": Protocol(warm_s=0.03, min_pairs=16, max_pairs=160, width=0.005, limit_s=0.8),
+    "publish": Protocol(warm_s=0.2, min_pairs=64, max_pairs=600, width=0.003, limit_s=4.0),
 }
 """By tier."""
 

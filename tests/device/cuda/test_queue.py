@@ -14,7 +14,7 @@ from ptxgym.device.cuda.timing import Protocol, TimedCall
 from ptxgym.errors import InfrastructureError
 from ptxgym.verdict import Failure, Stage, Status
 
-QUICK = Protocol(draws=1, warm_s=0.0, min_pairs=6, max_pairs=6, width=0.01, limit_s=30.0)
+QUICK = Protocol(warm_s=0.0, min_pairs=6, max_pairs=6, width=0.01, limit_s=30.0)
 FAILED = Failure(stage=Stage.EXECUTE, status=Status.HANG, code="run.hang", message="it hung")
 
 

@@ -23,7 +23,7 @@ from ptxgym.errors import InfrastructureError
 from ptxgym.verdict import Failure, Stage, Status
 
 FAILED = Failure(stage=Stage.EXECUTE, status=Status.RUNTIME_FAULT, code="run.fault", message="it faulted")
-QUICK = Protocol(draws=2, warm_s=0.0, min_pairs=16, max_pairs=64, width=0.005, limit_s=10.0)
+QUICK = Protocol(warm_s=0.0, min_pairs=16, max_pairs=64, width=0.005, limit_s=10.0)
 
 
 @dataclass
@@ -131,7 +131,7 @@ def test_orders_differ_from_race_to_race() -> None:
 def test_rounds_of_the_warm_up_do_not_count() -> None:
     chip = Chip(noise=0.001)
     cold, warm = chip.kernel("cold", 5000), chip.kernel("c", 1000)
-    protocol = Protocol(draws=1, warm_s=0.04, min_pairs=8, max_pairs=64, width=0.005, limit_s=10.0)
+    protocol = Protocol(warm_s=0.04, min_pairs=8, max_pairs=64, width=0.005, limit_s=10.0)
 
     def candidate(draw: int) -> float | Failure:
         return cold(draw) if chip.now_s < 0.035 else warm(draw)
@@ -140,7 +140,7 @@ def test_rounds_of_the_warm_up_do_not_count() -> None:
     assert chip.times("cold") >= 3
     assert chip.times("lib") > len(result.ratios) + chip.times("cold") - 1
     assert all(ratio == pytest.approx(1, abs=0.02) for ratio in result.ratios)
-    unwarmed = Protocol(draws=1, warm_s=0.0, min_pairs=8, max_pairs=64, width=0.005, limit_s=10.0)
+    unwarmed = Protocol(warm_s=0.0, min_pairs=8, max_pairs=64, width=0.005, limit_s=10.0)
     chip.now_s = 0.0
     assert min(won(chip.race({"lib": chip.kernel("lib", 1000)}, {"c": candidate}, unwarmed)["c"]).ratios) < 0.3
 
@@ -155,7 +155,7 @@ def test_a_noisy_kernel_stops_at_the_limit_of_pairs_with_an_honest_width() -> No
 
 def test_time_ends_a_race() -> None:
     chip = Chip(noise=0.05)
-    protocol = Protocol(draws=1, warm_s=0.0, min_pairs=4, max_pairs=10_000, width=0.001, limit_s=0.2)
+    protocol = Protocol(warm_s=0.0, min_pairs=4, max_pairs=10_000, width=0.001, limit_s=0.2)
     result = won(chip.race({"lib": chip.kernel("lib", 700)}, {"c": chip.kernel("c", 700)}, protocol)["c"])
     assert result.stopped == "time"
     assert 0.2 <= chip.now_s < 0.21
@@ -243,7 +243,6 @@ def test_a_race_needs_baselines_draws_and_differing_names(baselines: dict[str, T
 
 def test_tiers_ask_for_more_from_rl_to_publish() -> None:
     rl, standard, publish = (PROTOCOLS[name] for name in ("rl", "standard", "publish"))
-    assert rl.draws <= standard.draws <= publish.draws
     assert rl.min_pairs < standard.min_pairs < publish.min_pairs
     assert rl.width > standard.width > publish.width
     assert standard.limit_of(1) == standard.limit_s < 1.0
