@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ptxgym.verdict import Diagnostic, Evidence, Finding, OutputError, Severity, Status, Verdict
+from ptxgym.verdict import Diagnostic, Evidence, Finding, OutputError, Severity, Stage, Status, Verdict
 
 CAP_BYTES = 12_000
 """Longest feedback by default; 6,000 and 3,000 suit small contexts."""
@@ -69,8 +69,9 @@ def render(verdict: Verdict, source: str = "", *, cap_bytes: int = CAP_BYTES, no
     quote = _Quoter(source)
     wrong = verdict.status is Status.WRONG_OUTPUT
     shown = [f for f in verdict.findings if notes or f.severity is not Severity.NOTE or (wrong and f.explains_numbers)]
-    compiler = _Section("Compiler", tuple(_diagnostics(verdict.diagnostics, quote)), 0.25)
     is_cause = any(diagnostic.severity is Severity.ERROR for diagnostic in verdict.diagnostics)
+    title = "Host code" if is_cause and verdict.stage is Stage.PLAN else "Compiler"
+    compiler = _Section(title, tuple(_diagnostics(verdict.diagnostics, quote)), 0.25)
     sections = [
         _Section("", tuple(_head(verdict)), 0.15),
         *((compiler,) if is_cause else ()),

@@ -30,6 +30,13 @@ class Event(Value):
     model_config = ConfigDict(strict=True)
 
 
+class Placed(Event):
+    """An event that knows which calls of the submission led to it, innermost first."""
+
+    frames: Annotated[tuple[Address, ...], Field(max_length=8, strict=False)] = ()
+    """Offsets of their code in the library."""
+
+
 class Start(Event):
     """The submission is about to be loaded."""
 
@@ -79,7 +86,7 @@ class RawFunction(Event):
     value: Annotated[int, Field(ge=-(1 << 31), lt=1 << 31)]
 
 
-class RawLaunch(Event):
+class RawLaunch(Placed):
     """A kernel launch."""
 
     event: Literal["launch"]
@@ -95,7 +102,7 @@ class RawLaunch(Event):
     params: list[Hex] = Field(max_length=MAX_PARAMETERS)
 
 
-class RawMemset(Event):
+class RawMemset(Placed):
     """A fill."""
 
     event: Literal["memset"]
@@ -106,7 +113,7 @@ class RawMemset(Event):
     stream: Count
 
 
-class RawCopy(Event):
+class RawCopy(Placed):
     """A device-to-device copy."""
 
     event: Literal["copy"]
@@ -116,7 +123,7 @@ class RawCopy(Event):
     stream: Count
 
 
-class RawUpload(Event):
+class RawUpload(Placed):
     """A host-to-device copy."""
 
     event: Literal["upload"]
@@ -161,7 +168,7 @@ class RawHostWait(Event):
     """Of the stream or the event."""
 
 
-class ApiError(Event):
+class ApiError(Placed):
     """A call failed as on a real device."""
 
     event: Literal["api_error"]
@@ -178,7 +185,7 @@ class Ignored(Event):
     what: Text
 
 
-class Failed(Event):
+class Failed(Placed):
     """The recording ended early."""
 
     event: Literal["failure"]

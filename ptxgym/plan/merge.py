@@ -57,11 +57,12 @@ _ADVICE = "host code depends on addresses, time or randomness; compute everythin
 class NotAPlan(Exception):
     """Raised when two recordings make no plan; `record` turns it into a `Failure`."""
 
-    def __init__(self, code: str, message: str) -> None:
-        """Keep the code beside the message."""
+    def __init__(self, code: str, message: str, operation: int | None = None) -> None:
+        """Keep the code beside the message, and at which operation it came up."""
         super().__init__(message)
         self.code = code
         self.message = message
+        self.operation = operation
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,10 @@ class _Merger:
                 if one != two:
                     raise _differs(f"what orders the streams before {where}")
             else:
-                operations.append(self._operation(one, two, where))
+                try:
+                    operations.append(self._operation(one, two, where))
+                except NotAPlan as error:
+                    raise NotAPlan(error.code, error.message, len(operations)) from error
         return tuple(operations)
 
     def _operation(self, one: Ordered, two: Ordered, where: str) -> Operation:
@@ -317,7 +321,7 @@ def _paired(what: str, first: Sequence[T], second: Sequence[T]) -> list[tuple[T,
 
 def _same(one: RawLaunch | RawMemset | RawCopy | RawUpload, two: object, without: set[str], where: str) -> None:
     for name in type(one).model_fields:
-        if name not in without and getattr(one, name) != getattr(two, name):
+        if name not in {"frames", *without} and getattr(one, name) != getattr(two, name):
             raise _differs(f"{name} of {where} ({getattr(one, name)} against {getattr(two, name)})")
 
 

@@ -112,7 +112,9 @@ class _Walk:
         end = np.maximum(self._ends[GIVEN], self._host)
         for index, operation in enumerate(self._operations):
             if self._clocks[index][operation.stream] > end[operation.stream]:
-                raise NotAPlan("plan.unjoined_stream", _refusal(index, operation, "nothing waits for it at the end"))
+                raise NotAPlan(
+                    "plan.unjoined_stream", _refusal(index, operation, "nothing waits for it at the end"), index
+                )
 
     def _enter(self, stream: int) -> Clock:
         """Return what the next call on a stream comes after; the legacy default stream and blocking streams wait."""
@@ -131,7 +133,7 @@ class _Walk:
         operation = self._operations[index]
         end = self._enter(stream)
         if not end[GIVEN] and not (host_waits and self._is_preparation(operation, end)):
-            raise NotAPlan("plan.unordered_start", _refusal(index, operation, "it does not wait for `stream`"))
+            raise NotAPlan("plan.unordered_start", _refusal(index, operation, "it does not wait for `stream`"), index)
         edges = self._edges(stream, end)
         self._members[stream].append(index)
         end[stream] = len(self._members[stream])

@@ -180,7 +180,9 @@ void record_launch(const char* call, const LaunchRequest& request) {
         .field("programmatic", request.programmatic)
         .field("stream", stream_index(call, request.stream))
         .field("params", parameter_bytes(kernel, request.arguments))
+        .place()
         .send();
+    launch_is_placed();
 }
 
 const char* hint(cudaLaunchAttributeID attribute) {

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "faults.hpp"
+#include "frames.hpp"
 #include "interpose.hpp"
 #include "state.hpp"
 #include "syscalls.hpp"
@@ -93,6 +94,7 @@ int main(int count, char** arguments) {
     submission_begins();
     void* library = load_library(state().library.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) cannot_load();
+    watch_library(library);
     void* entry = dlsym(library, "run");
     if (entry == nullptr)
         fail("plan.no_entry",

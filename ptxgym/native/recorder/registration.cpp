@@ -37,7 +37,7 @@ void __cudaRegisterManagedVar(void**, void**, char*, const char* name, int, std:
 }
 
 unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, std::size_t smem, CUstream_st* stream) {
-    state().configurations.push_back({grid, block, smem, stream});
+    state().configurations.push_back({grid, block, smem, stream, here()});
     return 0;
 }
 
@@ -48,6 +48,7 @@ cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, std::size_t* sme
     *block = pushed.back().block;
     *smem = pushed.back().smem;
     std::memcpy(stream, &pushed.back().stream, sizeof(cudaStream_t));
+    place_next_launch(pushed.back().frames);
     pushed.pop_back();
     return cudaSuccess;
 }

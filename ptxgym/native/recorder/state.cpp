@@ -150,7 +150,7 @@ namespace {
 void note_error(const char* call, const char* name, const std::string& why) {
     static int noted = 0;
     if (noted++ < noted_errors_limit)
-        Line("api_error").field("call", call).field("error", name).field("why", why).send();
+        Line("api_error").field("call", call).field("error", name).field("why", why).place().send();
 }
 
 }  // namespace

@@ -11,6 +11,8 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
+#include "frames.hpp"
+
 namespace recorder {
 
 // The device profile; filled by name from the request, see profile.py for the meaning and the source of each number.
@@ -61,6 +63,7 @@ struct CallConfiguration {
     dim3 grid, block;
     std::size_t smem;
     cudaStream_t stream;
+    Frames frames;
 };
 
 struct State {

@@ -55,6 +55,7 @@ std::string transfer(const char* call, const void* target, const void* source, s
             .field("source", number(source))
             .field("bytes", static_cast<std::uint64_t>(bytes))
             .field("stream", queue.stream)
+            .place()
             .send();
         return "";
     }
@@ -64,6 +65,7 @@ std::string transfer(const char* call, const void* target, const void* source, s
         .field("data", hex(source, bytes))
         .field("stream", queue.stream)
         .field("host_waits", queue.host_waits)
+        .place()
         .send();
     return "";
 }
@@ -91,6 +93,7 @@ std::string fill(std::uint64_t target, std::uint32_t value, unsigned width_bytes
             .field("width_bytes", width_bytes)
             .field("count", static_cast<std::uint64_t>(count))
             .field("stream", stream)
+            .place()
             .send();
     }
     return "";

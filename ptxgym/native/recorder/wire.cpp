@@ -7,6 +7,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "frames.hpp"
+
 namespace recorder {
 namespace {
 
@@ -38,7 +40,7 @@ void escape(const char* text, std::size_t size, Append append) {
 }
 
 [[noreturn]] void leave(const char* status, const char* code, const std::string& message) {
-    Line("failure").field("status", status).field("code", code).field("message", message).send();
+    Line("failure").field("status", status).field("code", code).field("message", message).place().send();
     _exit(0);
 }
 
@@ -102,6 +104,11 @@ Line& Line::field(const char* name, const std::vector<std::string>& texts) {
     return *this;
 }
 
+Line& Line::place() {
+    const Frames frames = here();
+    return field("frames", std::vector<std::uint64_t>(frames.offsets, frames.offsets + frames.count));
+}
+
 void Line::send() {
     text_ += "}\n";
     sent_bytes += text_.size();
@@ -136,12 +143,25 @@ void fail(const char* code, const std::string& message) { leave("plan_error", co
 void fail_launch(const char* code, const std::string& message) { leave("launch_error", code, message); }
 
 void fail_in_handler(const char* code, const char* message) {
-    char text[1600];
+    // Walking a broken stack may fault, which leads here again: the first fault is the one to report, without frames.
+    static const char *first_code = nullptr, *first_message = nullptr;
+    Frames frames;
+    if (first_code == nullptr) {
+        first_code = code;
+        first_message = message;
+        frames = here();
+    }
+    char text[2400];
     // The line starts with a newline: the signal may have come while another line was being written.
     int length = std::snprintf(
-        text, sizeof text, "\n{\"event\":\"failure\",\"status\":\"plan_error\",\"code\":\"%s\",\"message\":\"", code);
-    escape(message, strnlen(message, 700), [&](char c) { text[length++] = c; });
-    std::memcpy(text + length, "\"}\n", 3);
+        text, sizeof text, "\n{\"event\":\"failure\",\"status\":\"plan_error\",\"code\":\"%s\",\"message\":\"",
+        first_code);
+    escape(first_message, strnlen(first_message, 700), [&](char c) { text[length++] = c; });
+    length += std::snprintf(text + length, 16, "\",\"frames\":[");
+    for (std::size_t i = 0; i < frames.count; ++i)
+        length += std::snprintf(text + length, 32, "%s%llu", i > 0 ? "," : "",
+                                static_cast<unsigned long long>(frames.offsets[i]));
+    std::memcpy(text + length, "]}\n", 3);
     write_all(text, static_cast<std::size_t>(length) + 3);
     _exit(0);
 }

@@ -25,6 +25,8 @@ public:
     Line& field(const char* key, bool value);
     Line& field(const char* key, const std::vector<std::uint64_t>& numbers);
     Line& field(const char* key, const std::vector<std::string>& texts);
+    // Which calls of the submission led here.
+    Line& place();
     void send();
 
 private:

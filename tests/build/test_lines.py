@@ -1,0 +1,126 @@
+"""Lines of host code, against binutils' addr2line where there is one, and from bytes that are no line tables."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ptxgym.build import dwarf
+from ptxgym.build.elf import section
+from ptxgym.build.lines import HostLines, host_lines
+
+SOURCE = """#include <algorithm>
+#line 1 "/kernel.cu"
+extern "C" int outside(int);
+static inline __attribute__((always_inline)) int innermost(int x) {
+    return outside(x) + 3;
+}
+static inline __attribute__((always_inline)) int inner(int x) {
+    int sum = outside(x + 1);
+    if (x > 3) sum += innermost(sum);
+    return sum;
+}
+extern "C" int outer(int* data, int n) {
+    std::sort(data, data + n);
+    int sum = inner(data[0]);
+    for (int i = 0; i < n; ++i)
+        sum += inner(data[i]) * 7;
+    return sum;
+}
+#line 1 "/entry.cu"
+extern "C" int other(int x) { return outside(x); }
+"""
+NAMES = (".debug_line", ".debug_info", ".debug_abbrev", ".debug_ranges")
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library with code of the submission, of a header and of another file."""
+    folder = tmp_path_factory.mktemp("lines")
+    (folder / "a.cpp").write_text(SOURCE)
+    options = ["-O3", "-shared", "-fPIC", "-gdwarf-4", "-g1"]
+    subprocess.run(["g++", *options, "a.cpp", "-o", "a.so"], cwd=folder, check=True)
+    return folder / "a.so"
+
+
+def sections(library: Path) -> list[bytes]:
+    """What lines are read from."""
+    return [section(library, name) or b"" for name in NAMES]
+
+
+def addresses(library: Path) -> list[int]:
+    """Every address that a line program names, and one beyond."""
+    return sorted({row.address + more for row in dwarf.LineUnit(sections(library)[0], 0).rows() for more in (0, 1)})
+
+
+@pytest.mark.skipif(shutil.which("addr2line") is None, reason="no addr2line")
+def test_agrees_with_addr2line(library: Path) -> None:
+    lines = host_lines(library)
+    asked = addresses(library)
+    text = "\n".join(map(hex, asked))
+    command = ["addr2line", "-a", "-i", "-e", str(library)]
+    said = subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
+    answers = said.split("0x")[1:]
+    assert len(answers) == len(asked) > 100
+    several = 0
+    for address, answer in zip(asked, answers, strict=True):
+        places = (place.split(" ")[0].rsplit(":", 1) for place in answer.splitlines()[1:])
+        expected = tuple(int(line) for file, line in places if file.endswith("/kernel.cu") and line not in "?0")
+        assert lines.lines(address) == expected, hex(address)
+        several += len(expected) > 1
+    assert several > 10
+
+
+def test_the_innermost_call_has_three_lines(library: Path) -> None:
+    found = {host_lines(library).lines(address) for address in addresses(library)}
+    assert (3, 7, 14) in found or (3, 7, 12) in found
+    assert all(0 < line < 18 for lines in found for line in lines)
+
+
+def test_a_library_without_lines(tmp_path: Path) -> None:
+    (tmp_path / "a.cpp").write_text(SOURCE)
+    subprocess.run(["g++", "-shared", "-fPIC", "a.cpp", "-o", "a.so"], cwd=tmp_path, check=True)
+    assert host_lines(tmp_path / "a.so").lines(0x1100) == ()
+    assert host_lines(tmp_path / "missing.so").lines(0x1100) == ()
+    (tmp_path / "b.so").write_bytes(b"\x7fELF\x02\x01 and no more")
+    assert host_lines(tmp_path / "b.so").lines(0x1100) == ()
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_damaged_sections_are_no_error(library: Path, data: st.DataObject) -> None:
+    damaged = []
+    for name, content in zip(NAMES, sections(library), strict=True):
+        changed = bytearray(content)
+        for at, byte in data.draw(st.lists(st.tuples(st.integers(0, len(content) - 1), st.integers(0, 255))), name):
+            changed[at] = byte
+        damaged.append(bytes(changed[: data.draw(st.integers(0, len(content)))]))
+    HostLines(*damaged).lines(0x1100)
+
+
+@given(st.lists(st.binary(max_size=200), min_size=4, max_size=4))
+def test_any_bytes_are_no_error(content: list[bytes]) -> None:
+    HostLines(*content).lines(0)
+
+
+def test_work_is_bounded() -> None:
+    """A thousand inlined calls that share a list of ten thousand ranges; entries of many attributes without bytes."""
+    abbreviations = bytes([1, 0x1D, 0, 0x55, 0x17, 0, 0, 0])
+    ranges = struct.pack("<QQ", 1, 2) * 10_000 + bytes(16)
+    body = (b"\1" + bytes(4)) * 1_000
+    info = struct.pack("<IHIB", 7 + len(body), 4, 0, 8) + body
+    reader = dwarf.InfoReader(info, abbreviations, ranges)
+    read = 0
+    with pytest.raises(ValueError, match="too much"):
+        for _ in reader.inlined():
+            read += 1
+    assert 900_000 < read < dwarf.MAX_STEPS
+    wide = bytes([1, 0x11, 1]) + bytes([0x3F, 0x19]) * 65 + bytes(3)
+    with pytest.raises(ValueError, match="65 attributes"):
+        list(dwarf.InfoReader(info, wide, b"").inlined())
