@@ -133,8 +133,23 @@ Called Session::call(const Call& call, const std::function<void()>& launching) {
     if (last_plan_ != call.plan) pool_->release_all();  // sizes of another shape
     last_plan_ = call.plan;
     printed_.clear();
-    module_->apply(plan);
     Prepared prepared;
+    try {
+        prepare(plan, call, prepared);
+        launching();
+        const Called called = run(call, prepared);
+        const Stage stage("collect");
+        check_canaries(plan, prepared);
+        collect(plan, call, prepared);
+        return called;
+    } catch (...) {
+        driver().cuCtxSynchronize();  // what was enqueued still uses the buffers
+        throw;
+    }
+}
+
+void Session::prepare(const Plan& plan, const Call& call, Prepared& prepared) {
+    module_->apply(plan);
     allocate(plan, call, prepared);
     fill(plan, call, prepared);
     for (std::size_t index = 0; index < plan.tensor_maps.size(); ++index) {
@@ -142,26 +157,12 @@ Called Session::call(const Call& call, const std::function<void()>& launching) {
         const TensorMap& map = plan.tensor_maps[index];
         prepared.tensor_maps.push_back(encode(map, address(plan, prepared, map.global_address)));
     }
-    {
-        const Stage stage("prepare");
-        upload(plan, prepared);
-        build_steps(plan, prepared);
-        residue_->overwrite(main_);
-        check(driver().cuCtxResetPersistingL2Cache(), "cuCtxResetPersistingL2Cache");
-        check(driver().cuCtxSynchronize(), "cuCtxSynchronize");
-    }
-    launching();
-    Called called;
-    try {
-        called = run(call, prepared);
-    } catch (const DriverError&) {
-        driver().cuCtxSynchronize();  // what was enqueued before the refusal still uses the buffers
-        throw;
-    }
-    const Stage stage("collect");
-    check_canaries(plan, prepared);
-    collect(plan, call, prepared);
-    return called;
+    const Stage stage("prepare");
+    upload(plan, prepared);
+    build_steps(plan, prepared);
+    residue_->overwrite(main_);
+    check(driver().cuCtxResetPersistingL2Cache(), "cuCtxResetPersistingL2Cache");
+    check(driver().cuCtxSynchronize(), "cuCtxSynchronize");
 }
 
 void Session::allocate(const Plan& plan, const Call& call, Prepared& prepared) {

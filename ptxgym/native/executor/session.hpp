@@ -45,6 +45,7 @@ private:
     struct Prepared;
     struct Step;
 
+    void prepare(const Plan& plan, const Call& call, Prepared& prepared);
     void allocate(const Plan& plan, const Call& call, Prepared& prepared);
     void fill(const Plan& plan, const Call& call, Prepared& prepared);
     void upload(const Plan& plan, Prepared& prepared);
