@@ -159,8 +159,9 @@ class TorchBoard:
         """Return device bytes equal to `data`: a numpy array, or anything that speaks DLPack."""
         source = self._torch.tensor(data) if isinstance(data, np.ndarray) else self._torch.from_dlpack(data)
         self._torch.cuda.synchronize()  # the other library's stream may still write it
-        copy = self._torch.empty(source.numel(), dtype=self._torch.uint8, device="cuda")
-        copy.copy_(source.reshape(-1))
+        flat = source.contiguous().reshape(-1).view(self._torch.uint8)
+        copy = self.empty(flat.numel())
+        copy.copy_(flat)
         self._torch.cuda.synchronize()
         return copy
 

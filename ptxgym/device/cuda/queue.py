@@ -19,6 +19,7 @@ from ptxgym.verdict import Failure
 
 MAX_BATCH = 8
 """Candidates in one race: a round of it lasts some 20 ms at the task's hardware size, and all wait for the last."""
+CLOSE_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -108,11 +109,14 @@ class TimingQueue:
         return entry.future
 
     def close(self) -> None:
-        """End after the batch in flight; what still waits gets an InfrastructureError."""
+        """End after the batch in flight; what still waits gets an InfrastructureError.
+
+        A batch that has not even got the lock after `CLOSE_S` is left to end with the process.
+        """
         with self._changed:
             self._closed = True
             self._changed.notify()
-        self._thread.join()
+        self._thread.join(CLOSE_S)
 
     def _serve(self) -> None:
         while place := self._next_field():
