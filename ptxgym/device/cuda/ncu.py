@@ -15,8 +15,9 @@ import shutil
 import subprocess
 import tempfile
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +28,8 @@ from ptxgym.device.cuda.executor import WARM_KERNEL, WARM_PROFILER, Executor, Me
 from ptxgym.device.cuda.gpu import Gpu
 from ptxgym.device.cuda.listing import Listing, read_listing
 from ptxgym.device.cuda.observe import duration_us, instruction_counts, kernel_profiles
-from ptxgym.device.cuda.report import Launch, ReportError, load_reader, read_report
+from ptxgym.device.cuda.report import Launch, ReportError
+from ptxgym.device.cuda.report_reader import ReportReader, reader_problem
 from ptxgym.device.protocol import InstructionCount
 from ptxgym.errors import InfrastructureError, PtxgymError, ToolchainError
 from ptxgym.plan.model import LaunchPlan
@@ -42,8 +44,9 @@ OLDEST = (2023, 3)
 _PLACES = ("usr/local/cuda/bin/ncu", "opt/nvidia/nsight-compute/*/ncu", "usr/local/cuda-*/bin/ncu")
 """Below `/`."""
 _DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
+_PROCESS_STATUS = Path("/proc/self/status")
 _CAPABILITIES = {"CAP_SYS_ADMIN": 21, "CAP_PERFMON": 38}
-_ERROR = re.compile(r"^==ERROR== (.+)$", re.MULTILINE)
+_ERROR = re.compile(r"==ERROR== (.+)")
 _MAY_PROFILE = (
     "load the driver with `options nvidia NVreg_RestrictProfilingToAdminUsers=0`, or run with CAP_SYS_ADMIN "
     "(`docker run --cap-add SYS_ADMIN`); https://developer.nvidia.com/ERR_NVGPUCTRPERM says how"
@@ -123,10 +126,8 @@ def ncu_obstacle() -> Unavailable | None:
             f"`extras/python` of Nsight Compute {ncu.version} ({ncu.path}) was not found",
             "install the full package; it holds the reader of reports",
         )
-    try:
-        load_reader(ncu.python)
-    except ReportError as error:
-        return Unavailable(f"the reader of Nsight Compute's reports does not load: {error}", "")
+    if problem := reader_problem(ncu.python):
+        return Unavailable(f"the reader of Nsight Compute's reports does not load: {problem}", "")
     return None if _may_profile() else _unavailable("ERR_NVGPUCTRPERM")
 
 
@@ -171,6 +172,7 @@ def profile(
     prewarmed: ProfiledExecutor | None = None,
     timeout_s: float = TIMEOUT_S,
     poison: Mapping[str, Poison] = {},
+    on_gpu: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> Profiled | Failure | Unavailable:
     """Profile one call in a fresh process: in `prewarmed` if that suits the plan, else in one that is started now.
 
@@ -183,7 +185,7 @@ def profile(
     started = prewarmed or start(gpu, observe=observe)
     if isinstance(started, Unavailable):
         return started
-    return started.profile(build, plan, inputs, results, timeout_s=timeout_s, poison=poison)
+    return started.profile(build, plan, inputs, results, timeout_s=timeout_s, poison=poison, on_gpu=on_gpu)
 
 
 class ProfiledExecutor:
@@ -196,6 +198,8 @@ class ProfiledExecutor:
         folder = Path(tempfile.mkdtemp(prefix="ptxgym-ncu-"))
         self._report = folder / "report.ncu-rep"
         self._cleanup = weakref.finalize(self, shutil.rmtree, folder, True)
+        assert ncu.python is not None
+        self._reader = ReportReader(ncu.python)
         try:
             self._executor = Executor.start(
                 gpu,
@@ -207,6 +211,7 @@ class ProfiledExecutor:
                 | WARM_PROFILER,
             )
         except BaseException:
+            self._reader.close()
             self._cleanup()
             raise
 
@@ -231,6 +236,7 @@ class ProfiledExecutor:
         *,
         timeout_s: float = TIMEOUT_S,
         poison: Mapping[str, Poison] = {},
+        on_gpu: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> Profiled | Failure | Unavailable:
         """Run `plan` once, every launch profiled by replay, and end the process.
 
@@ -241,6 +247,7 @@ class ProfiledExecutor:
             results: By buffer name; filled, and returned as `Profiled.outputs`.
             timeout_s: For the call with all its passes.
             poison: As for `Executor.call`.
+            on_gpu: Entered while the GPU is used; what was counted is read outside of it.
 
         Returns:
             What was seen; the submission's fault under the profiler; or why nothing could be seen, a call that takes
@@ -252,16 +259,19 @@ class ProfiledExecutor:
         try:
             with ThreadPoolExecutor(1, "listing") as beside:
                 listing = beside.submit(listing_of, build)
-                try:
-                    refused = self._executor.load(build, (plan,))
-                    if refused is not None:
-                        return refused
-                    called = self._executor.call(0, inputs, results, timeout_s=timeout_s, profile=True, poison=poison)
-                except InfrastructureError as error:
-                    return _refused(str(error), error)
-                if isinstance(called, Failure) and called.status is Status.HANG:
-                    return Unavailable(f"the call did not end within {timeout_s:g} s under Nsight Compute", "")
-                said = self._executor.close()
+                with on_gpu():
+                    try:
+                        refused = self._executor.load(build, (plan,))
+                        if refused is not None:
+                            return refused
+                        called = self._executor.call(
+                            0, inputs, results, timeout_s=timeout_s, profile=True, poison=poison
+                        )
+                    except InfrastructureError as error:
+                        return _refused(str(error), error)
+                    if isinstance(called, Failure) and called.status is Status.HANG:
+                        return Unavailable(f"the call did not end within {timeout_s:g} s under Nsight Compute", "")
+                    said = self._executor.close()
                 if _ERROR.search(said):
                     return _refused(said)
                 if isinstance(called, Failure):
@@ -286,12 +296,12 @@ class ProfiledExecutor:
     def close(self) -> None:
         """End the process if it still runs, and remove its files."""
         self._executor.kill()
+        self._reader.close()
         self._cleanup()
 
     def _read(self) -> tuple[Launch, ...]:
         """Read the report, without the empty kernel at its start."""
-        assert self._ncu.python is not None
-        launches = read_report(self._report, self._ncu.python)
+        launches = self._reader.read(self._report)
         return launches[1:] if launches and launches[0].kernel == WARM_KERNEL else launches
 
 
@@ -352,7 +362,7 @@ def _may_profile() -> bool:
     """Whether the driver lets this process read counters, as far as the machine says so."""
     try:
         restricted = "RmProfilingAdminOnly: 1" in _DRIVER_PARAMETERS.read_text()
-        status = Path("/proc/self/status").read_text()
+        status = _PROCESS_STATUS.read_text()
     except OSError:  # WSL, containers that hide it: profiling itself will tell
         return True
     effective = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.MULTILINE)

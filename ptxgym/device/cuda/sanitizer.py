@@ -18,7 +18,7 @@ from typing import Literal
 from ptxgym.build.demangle import demangle
 from ptxgym.build.entry import SUBMISSION_FILE
 from ptxgym.build.model import Build
-from ptxgym.device.cuda.executor import UNFILLED, Executor, Memory
+from ptxgym.device.cuda.executor import EXACT, UNFILLED, Executor, Memory
 from ptxgym.device.cuda.gpu import Gpu
 from ptxgym.device.cuda.listing import Listing
 from ptxgym.device.cuda.ncu import Unavailable, listing_of
@@ -34,6 +34,7 @@ TIMEOUT_S = 30.0
 MOST_FINDINGS = 10
 PRINT_LIMIT = 500
 """Reports that a tool prints, one per thread and place; more are only counted by it."""
+PADDING_BYTES = 1 << 20
 RESERVED_SMEM_BYTES = 1024
 """The system's, at the start of every block's shared memory. Source: CUDA C++ Programming Guide, 9.0."""
 
@@ -117,9 +118,12 @@ def _run(
     gpu: Gpu, path: Path, tool: Tool, build: Build, plan: LaunchPlan, inputs: Mapping[str, Memory], timeout_s: float
 ) -> str:
     """Return what a tool printed about one call."""
+    # Bounds to the byte: buffers of their exact size, with room that is nobody's behind each.
+    exact = ("--padding", str(PADDING_BYTES)) if tool == "memcheck" else ()
     command = [str(path), "--tool", tool, "--print-limit", str(PRINT_LIMIT), "--show-backtrace", "device",
-               "--target-processes", "application-only"]  # fmt: skip
-    executor = Executor.start(gpu, wrapper=command, env=UNFILLED if tool == "initcheck" else {})
+               "--target-processes", "application-only", "--demangle", "no", *exact]  # fmt: skip
+    env = {"memcheck": EXACT, "initcheck": UNFILLED}.get(tool, {})
+    executor = Executor.start(gpu, wrapper=command, env=env)
     try:
         executor.ready()
         if executor.load(build, (plan,)) is None:
@@ -145,7 +149,8 @@ def findings_of(text: str, tool: Tool, plan: LaunchPlan, listing: Listing, sourc
         source: The submission.
     """
     reader = _Reader(tool, plan, listing, source.split("\n"))
-    return list(rank((reader.finding(report) for report in read_reports(text)), MOST_FINDINGS))
+    reports = (report for report in read_reports(text) if not _is_own(report))
+    return list(rank((reader.finding(report) for report in reports), MOST_FINDINGS))
 
 
 class _Reader:
@@ -156,7 +161,7 @@ class _Reader:
         self._plan = plan
         self._listing = listing
         self._lines = lines
-        self._kernels = {_spelled(demangle(launch.kernel)): launch.kernel for launch in plan.launches}
+        self._kernels = tuple(dict.fromkeys(launch.kernel for launch in plan.launches))
 
     def finding(self, report: Report) -> Finding:
         """Return what a report says, in this project's words."""
@@ -230,20 +235,27 @@ class _Reader:
             return f", through a null pointer (offset {access.address:,})"
         if access.distance_bytes >= _FAR_BYTES:
             return ", far from every buffer"
-        names = [b.name for b in self._plan.buffers if b.role != "symbol" and _mapped_bytes(b.size_bytes) ==
-                 access.allocation_bytes]  # fmt: skip
-        if not names:
+        beside, slack = self._nearest(access.allocation_bytes)
+        if not beside:
             return ""
-        beside = names[0] if len(names) == 1 else f"one of {', '.join(names)}"
         if access.side is None:
             return f", across the end of {beside}"
         if access.side == "before":
             return f", before the start of {beside}"
-        past = access.distance_bytes - 1
-        if len(names) == 1:
-            (size_bytes,) = (b.size_bytes for b in self._plan.buffers if b.name == names[0])
-            past += -size_bytes % _BUFFER_ALIGNMENT_BYTES
-        return f", {past:,} bytes past the end of {beside}"
+        return f", {access.distance_bytes - 1 + slack:,} bytes past the end of {beside}"
+
+    def _nearest(self, allocation_bytes: int) -> tuple[str, int]:
+        """Return which buffers an allocation can be, and the bytes between their end and that of the allocation."""
+        for allocated in (lambda size: size, _mapped_bytes):
+            found = [
+                b for b in self._plan.buffers if b.role != "symbol" and allocated(b.size_bytes) == allocation_bytes
+            ]
+            if len(found) == 1:
+                exact = found[0].size_bytes == allocation_bytes
+                return found[0].name, 0 if exact else -found[0].size_bytes % _BUFFER_ALIGNMENT_BYTES
+            if found:
+                return f"one of {', '.join(b.name for b in found)}", 0
+        return "", 0
 
     def _party(self, kind: str, code: Code) -> Party:
         line = self._line(code)
@@ -261,25 +273,28 @@ class _Reader:
 
     def _kernel(self, code: Code) -> str | None:
         """Return the mangled name of the kernel that holds `code`, which may be printed mangled or readable."""
-        mangled = [kernel for kernel in self._kernels.values() if kernel in code.function]
+        mangled = [kernel for kernel in self._kernels if kernel in code.function]
         if mangled:
             return max(mangled, key=len)
         clone = re.match(r"\[clone (.+?)\] ", code.function)
-        return self._kernels.get(_spelled(clone[1] if clone else code.function))
+        name = _short(clone[1] if clone else code.function)
+        readable = [kernel for kernel in self._kernels if _short(kernel) == name]
+        return readable[0] if len(readable) == 1 else None
 
     def _text(self, line: int | None) -> str | None:
         return self._lines[line - 1].strip()[:200] if line and line <= len(self._lines) else None
 
 
-def _spelled(name: str) -> str:
-    """Return a readable function name in the one spelling that demanglers share."""
-    return re.sub(r"\s|\(anonymous namespace\)::|<unnamed>::|\(anonymousnamespace\)::", "", name)
+def _is_own(report: Report) -> bool:
+    """Whether a report is about a kernel of the executor, which cleans up between calls."""
+    return report.code is not None and report.code.function.startswith("ptxgym_")
 
 
-def _short(kernel: str) -> str:
-    """Return a kernel's readable name without parameters."""
-    name = demangle(kernel).removeprefix("(anonymous namespace)::").removeprefix("<unnamed>::")
-    return name.partition("(")[0]
+def _short(function: str) -> str:
+    """Return the plain name of a function, mangled or readable, without scopes, template arguments and parameters."""
+    name = re.sub(r"\((?:anonymous namespace)\)::|<unnamed>::", "", demangle(function))
+    match = re.match(r"(?:[\w:]+ )?(?:\w+::)*(\w+)", name)
+    return match[1] if match else name
 
 
 def _mapped_bytes(size_bytes: int) -> int:

@@ -51,7 +51,7 @@ class Installed:
         (folder / "ncu").chmod(0o755)
         kernels = [f"kernel {name} {name} {' '.join(map(str, sizes))}" for name, sizes in BEHAVIOURS.items()]
         script = scripts / "script"
-        script.write_text("\n".join([*kernels, f"kernel {WARM_KERNEL} nothing"]) + "\n")
+        script.write_text("\n".join(kernels) + "\n")
         self.env = {
             "LD_LIBRARY_PATH": str(driver),
             "FAKE_CUDA": str(script),
