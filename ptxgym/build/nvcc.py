@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ MAX_FILE_BYTES = 256 << 20
 MEMORY_BYTES = 4 << 30
 """Address space of each compiler process."""
 MAX_SAID_BYTES = 1 << 20
+_PLAIN_PATH = re.compile(r"[\w/.+@-]+")
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,8 @@ def flags(arch: str) -> tuple[str, ...]:
 
 
 def _host_options(folder: Path) -> Iterator[str]:
-    yield f"-fdebug-prefix-map={folder}=."  # equal texts give equal libraries
+    if _PLAIN_PATH.fullmatch(str(folder)):  # nvcc takes options apart at commas, g++ this one at an equals sign
+        yield f"-fdebug-prefix-map={folder}=."  # equal texts give equal libraries
     if "clang" not in native.host_compiler()[1]:
         yield from ("-fno-crossjumping", "-fno-tree-tail-merge")  # or g++ makes one call, of one line, of equal ones
 
@@ -97,8 +100,7 @@ def compile_unit(
             *flags(arch),
             "-ccbin",
             host,
-            "-Xcompiler",
-            ",".join(_host_options(folder)),
+            *(word for option in _host_options(folder) for word in ("-Xcompiler", option)),
             "--keep",
             source.name,
             "-o",

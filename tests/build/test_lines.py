@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ptxgym.build import dwarf
+from ptxgym.build import Build, build, dwarf
 from ptxgym.build.elf import section
 from ptxgym.build.lines import HostLines, host_lines
+from ptxgym.cache import Cache
 
 SOURCE = """#include <algorithm>
 #line 1 "/kernel.cu"
@@ -124,3 +125,14 @@ def test_work_is_bounded() -> None:
     wide = bytes([1, 0x11, 1]) + bytes([0x3F, 0x19]) * 65 + bytes(3)
     with pytest.raises(ValueError, match="65 attributes"):
         list(dwarf.InfoReader(info, wide, b"").inlined())
+
+
+@pytest.mark.parametrize("folder", ["elsewhere", "a folder, with=signs"])
+def test_libraries_are_equal_wherever_they_are_built(tmp_path: Path, folder: str) -> None:
+    text = '__global__ void kernel() {}\nextern "C" void run(cudaStream_t stream) { kernel<<<1, 32, 0, stream>>>(); }\n'
+    libraries = []
+    for place in (tmp_path / "here", tmp_path / folder):
+        product = build(text, declaration='extern "C" void run(cudaStream_t stream)', arch="sm_90a", cache=Cache(place))
+        assert isinstance(product, Build), product
+        libraries.append(product.library.read_bytes())
+    assert (libraries[0] == libraries[1]) == ("," not in folder)

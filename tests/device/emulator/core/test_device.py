@@ -185,7 +185,7 @@ def test_what_is_not_emulated_is_named(device: EmulatorDevice, build: Build) -> 
     cluster = failed(device.run(build, plan(SCALE.model_copy(update={"cluster": (2, 1, 1)})), data()))
     assert (cluster.status, cluster.code) == (Status.NOT_EMULATED, "emulator.cluster") and "2x1x1" in cluster.message
     cooperative = failed(device.run(build, plan(SCALE.model_copy(update={"cooperative": True})), data()))
-    assert cooperative.code == "emulator.cooperative"
+    assert cooperative.code == "emulator.cooperative" and "as a GPU does" in cooperative.message
     form = failed(device.run(build, plan(launch("refused", pointer("out"))), data()))
     assert form.status is Status.NOT_EMULATED and "mapa.shared::cluster.u32" in form.message
     executed(device.run(build, plan(SCALE.model_copy(update={"cluster": (1, 1, 1)})), data()))
