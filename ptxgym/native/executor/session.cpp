@@ -149,6 +149,7 @@ Called Session::call(const Call& call, const std::function<void()>& launching) {
 }
 
 void Session::prepare(const Plan& plan, const Call& call, Prepared& prepared) {
+    module_->restore(main_);
     module_->apply(plan);
     allocate(plan, call, prepared);
     fill(plan, call, prepared);
@@ -186,7 +187,6 @@ void Session::allocate(const Plan& plan, const Call& call, Prepared& prepared) {
 
 void Session::fill(const Plan& plan, const Call& call, Prepared& prepared) {
     const Stage stage("prepare");
-    module_->restore(main_);
     std::set<std::uint32_t> filled;
     for (const Bound& input : call.inputs) {
         const PrivateBuffer& buffer = *prepared.buffers.at(input.buffer);

@@ -224,6 +224,7 @@ CUresult cuModuleLoadData(CUmodule* module, const void* image) {
     }
     if (const CUresult result = verdict("cuModuleLoadData")) return result;
     loaded = new Module;
+    for (auto& [name, kernel] : script.kernels) kernel.attributes.clear();
     for (const auto& [bytes, fill] : script.sections)
         loaded->sections.emplace_back(bytes, static_cast<unsigned char>(fill));
     note("load module");

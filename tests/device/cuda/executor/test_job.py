@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ptxgym.build import Build, build
 from ptxgym.device.cuda import wire
-from ptxgym.device.cuda.job import orders
+from ptxgym.device.cuda.job import Order, orders
 from ptxgym.device.cuda.job_cubin import Section, Variable, sections
 from ptxgym.plan.model import Copy, Launch, Memset, Operation, Upload
 
@@ -103,6 +103,9 @@ def test_waits_and_programmatic_launches(kinds: list[tuple[str, int, bool]], dat
         for earlier in operation.after:
             awaited = earlier in order.after
             assert awaited == (operations[earlier].stream != operation.stream and not found[earlier].setup)
+        assert before_each(operations, found)[index] == before_each(operations)[index] - {
+            i for i, other in enumerate(found) if other.setup
+        }
         before = [i for i in range(index) if operations[i].stream == operation.stream and not found[i].setup]
         if order.programmatic:
             assert isinstance(operation, Launch)
@@ -111,6 +114,27 @@ def test_waits_and_programmatic_launches(kinds: list[tuple[str, int, bool]], dat
             assert before[-1] not in crossing
         elif isinstance(operation, Launch) and operation.programmatic and before and not order.after:
             assert not isinstance(operations[before[-1]], Launch) or before[-1] in crossing
+
+
+def before_each(operations: list[Operation], found: tuple[Order, ...] | None = None) -> list[set[int]]:
+    """What is over before each operation: by the plan, or as it is replayed."""
+    behind: list[set[int]] = []
+    for index, operation in enumerate(operations):
+        direct = set(found[index].after if found else operation.after)
+        direct |= {
+            i for i in range(index) if operations[i].stream == operation.stream and not (found and found[i].setup)
+        }
+        behind.append(direct.union(*(behind[i] for i in direct)))
+    return behind
+
+
+def test_what_waits_for_a_set_up_upload_waits_for_what_that_one_waited_for() -> None:
+    clear = Memset(target=ref("V"), value=0, width_bytes=1, count=1, stream=3)
+    constants = upload("W", 0, 4)
+    behind_it = constants.model_copy(update={"after": (0,)})
+    beside_it = constants.model_copy(update={"stream": 3})
+    assert [o.after for o in orders([clear, behind_it, launch("k")])] == [(), (0,), (0,)]
+    assert [o.after for o in orders([clear, beside_it, launch("k", after=(1,))])] == [(), (), (0,)]
 
 
 def test_frames_keep_numbers_texts_and_their_ends() -> None:

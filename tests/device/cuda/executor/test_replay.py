@@ -112,6 +112,18 @@ def test_a_module_with_a_variable_that_has_no_name_is_loaded_for_every_call(fake
     assert len(fake.log("^load")) == 3
 
 
+def test_a_module_that_is_loaded_anew_gets_its_attributes_anew(fake: Fake) -> None:
+    image = cubin({".nv.global": (8, [("hidden", 0, 4, 0)])})
+    wide = FunctionAttributes(kernel="nothing", max_dynamic_smem_bytes=99000)
+    steps = plan([], launch("nothing", literal(0, 128), literal(0, 8)), functions=[wide])
+    with fake.loaded(steps, script=["section 8 0"], image=image) as executor:
+        for _ in range(3):
+            run(executor)
+        assert executor.reloads
+    told = [line.split()[0] for line in fake.log("^load|^attribute|^launch")]
+    assert told == ["load", "attribute", "launch"] * 3
+
+
 def test_variables_that_disagree_about_their_section_are_not_trusted(fake: Fake) -> None:
     image = cubin({".nv.global": (8, [("one", 0, 4, 0), ("two", 4, 4, 0)])})
     script = ["section 8 0", "section 8 0", "variable one 0 0", "variable two 1 4"]
