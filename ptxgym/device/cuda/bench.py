@@ -128,7 +128,11 @@ class Bench:
             return running
 
     def _start_profiler(self) -> ncu.ProfiledExecutor | ncu.Unavailable:
-        return ncu.start(self._gpu)
+        with self._lock.shared():
+            profiler = ncu.start(self._gpu)
+            if isinstance(profiler, ncu.ProfiledExecutor):
+                profiler.ready()
+            return profiler
 
     def _profile(
         self, memory: GpuMemory, request: Request, case: Case, results: Handles
@@ -139,7 +143,9 @@ class Bench:
         plan, poison = request.plan(case.axes), {one.name: POISON[one.dtype] for one in request.task.outputs}
         with self._lock.shared():
             given = memory.inputs(request.task, case)
-            seen = ncu.profile(self._gpu, request.build, plan, given, results, prewarmed=warm, poison=poison)
+        seen = ncu.profile(
+            self._gpu, request.build, plan, given, results, prewarmed=warm, poison=poison, on_gpu=self._shared
+        )
         return _unusable(seen) if isinstance(seen, ncu.Unavailable) else seen
 
     def _sanitize(

@@ -25,6 +25,8 @@ from ptxgym.device.cuda.role import REAL_BENCH
 from ptxgym.errors import InfrastructureError, UsageError, WorkerDied
 
 CLOSE_LIMIT_S = 10.0
+MAX_SAID_BYTES = 8000
+"""Of the last words of a judge process that died: where its threads were."""
 INHERITED = (
     "PATH", "LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "XDG_CACHE_HOME",
     "CUDA_HOME", "CUDA_PATH", "CUPY_CACHE_DIR", "PTXGYM_CACHE", "PTXGYM_CONTENT",
@@ -200,7 +202,7 @@ class _Process:
     def _how(self) -> str:
         code = self._process.poll()
         self._stderr.seek(0)
-        said = self._stderr.read()[-2000:].decode(errors="replace").strip()
+        said = self._stderr.read()[-MAX_SAID_BYTES:].decode(errors="replace").strip()
         how = f"killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit status {code}"
         return f"{how}; it said: {said}" if said else how
 

@@ -17,7 +17,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -214,6 +214,11 @@ class ProfiledExecutor:
             self._reader.close()
             self._cleanup()
             raise
+
+    def ready(self) -> None:
+        """Wait until the empty kernel is profiled; what is in the way is told by `profile`."""
+        with suppress(InfrastructureError):
+            self._executor.ready()
 
     def probe(self) -> Unavailable | None:
         """Wait until the empty kernel is profiled, end everything, and return what was in the way."""

@@ -8,6 +8,7 @@ with the evaluator that started it, and takes along everything that it started i
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import importlib
 import json
 import os
@@ -136,6 +137,7 @@ def context_lost(error: BaseException) -> bool:
 def main(arguments: list[str]) -> int:
     """Serve until the evaluator has gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the evaluator's business
+    faulthandler.enable()
     parent = os.getppid()
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     stream = socket.socket(fileno=int(arguments[0]))
