@@ -48,14 +48,7 @@ def orders(operations: Sequence[Operation]) -> tuple[Order, ...]:
     programmatic only behind a launch that directly precedes it in its stream, with no event between the two.
     """
     setup = _setup(operations)
-    waits = [
-        tuple(
-            earlier
-            for earlier in dict.fromkeys(operation.after)
-            if operations[earlier].stream != operation.stream and not setup[earlier]
-        )
-        for operation in operations
-    ]
+    waits = _waits(operations, setup)
     awaited = {earlier for after in waits for earlier in after}
     last: dict[int, int] = {}
     found: list[Order] = []
@@ -67,6 +60,24 @@ def orders(operations: Sequence[Operation]) -> tuple[Order, ...]:
         if not setup[index]:
             last[operation.stream] = index
     return tuple(found)
+
+
+def _waits(operations: Sequence[Operation], setup: Sequence[bool]) -> list[tuple[int, ...]]:
+    """Waits between streams without set-up: what waited for a set-up upload waits for what that one waited for."""
+    last: dict[int, int] = {}
+    owed: dict[int, set[int]] = {}  # by stream: waits of uploads that no operation stands for yet
+    behind: dict[int, set[int]] = {}  # by set-up upload: what would be over when it is
+    found: list[tuple[int, ...]] = []
+    for index, operation in enumerate(operations):
+        stream = operation.stream
+        waits = owed.pop(stream, set()).union(*(behind.get(earlier, {earlier}) for earlier in operation.after))
+        if setup[index]:
+            owed[stream] = waits
+            behind[index] = waits | ({last[stream]} if stream in last else set())
+        else:
+            last[stream] = index
+        found.append(tuple(sorted(earlier for earlier in waits if operations[earlier].stream != stream)))
+    return found
 
 
 def _setup(operations: Sequence[Operation]) -> list[bool]:
