@@ -1,20 +1,31 @@
-"""`python -m tests.mutation [SOLUTION …]`: the whole campaign, as a table; survivors and unnamed mutants one by one."""
+"""The whole campaign, as a table; survivors and unnamed mutants one by one.
+
+    python -m tests.mutation [SOLUTION …] [--json FILE]
+
+The file is what `tests/gpu/mutation.py` shows beside what hardware and compute-sanitizer find.
+"""
 
 from __future__ import annotations
 
+import argparse
+import dataclasses
+import json
 import sys
+from pathlib import Path
 
-from tests.mutation.campaign import campaign, seeds, table
+from tests.mutation.campaign import Result, campaign, seeds, table
 from tests.mutation.targets import SOLUTIONS, load
 
 SEEDS = 100
 
 
-def report(name: str) -> tuple[str, bool]:
+def report(name: str, results: list[Result]) -> tuple[str, bool]:
     """Run the campaign of one solution; return its report, and whether it is clean and its survivors justified."""
     target = load(name)
     unclean = list(seeds(target, SEEDS))
-    results = list(campaign(target))
+    first = len(results)
+    results += campaign(target)
+    results = results[first:]
     lines = [f"\n{name}: {len(unclean)} findings or errors over {SEEDS} seeds, fair and lazy; {len(results)} mutants\n"]
     lines += [f"{schedule}: {what}" for schedule, what in unclean]
     lines += [table(results), ""]
@@ -28,15 +39,21 @@ def report(name: str) -> tuple[str, bool]:
     return "\n".join(lines), justified and not unclean
 
 
-def main(names: tuple[str, ...]) -> int:
+def main() -> int:
     """Run and print; 1 if a solution is not clean or a survivor has no justification."""
-    good = True
-    for name in names:
-        text, sound = report(name)
+    parser = argparse.ArgumentParser(description="Does the emulator notice every mutant of the proven kernels?")
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(SOLUTIONS)}; all by default")
+    parser.add_argument("--json", type=Path, help="write every mutant's outcome there")
+    options = parser.parse_args()
+    good, results = True, list[Result]()
+    for name in options.names or SOLUTIONS:
+        text, sound = report(name, results)
         sys.stdout.write(text + "\n")
         good &= sound
+    if options.json is not None:
+        options.json.write_text(json.dumps([dataclasses.asdict(result) for result in results], indent=1) + "\n")
     return 0 if good else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main(tuple(sys.argv[1:]) or SOLUTIONS))
+    sys.exit(main())

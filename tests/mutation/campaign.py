@@ -55,6 +55,37 @@ class Result:
     """Code and line of the first finding."""
     reason: str | None = None
     """Why a survivor is equivalent."""
+    key: str = ""
+    """Of its subject."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One mutant, before it runs."""
+
+    key: str
+    """Such as `wgmma/017`: the same in every run of the same compiler."""
+    operator: str
+    detail: str
+    line: int
+    """Line that was mutated; 0 for the host side."""
+    lines: frozenset[int]
+    """Lines that a good report names one of."""
+    ptx: str | None
+    """The changed PTX; None where the plan was changed."""
+    plan: LaunchPlan
+
+
+def subjects(target: Target) -> Iterator[Subject]:
+    """Yield the mutants of a target, those of its PTX first."""
+    kernel = KernelText(target.build.ptx.read_text())
+    every_line = frozenset(s.line for s in kernel.statements)
+    mutants = [m for op in ptx_operators(dict(target.stage_bytes)) for m in op.mutants(kernel)]
+    for number, m in enumerate(mutants):
+        lines = frozenset({m.line, *m.counterparts})
+        yield Subject(f"{target.name}/{number:03}", m.operator, m.detail, m.line, lines, m.text, target.plan)
+    for number, p in enumerate(plan_mutants(target.plan)):
+        yield Subject(f"{target.name}/p{number:02}", p.operator, p.detail, 0, every_line, None, p.plan)
 
 
 def campaign(target: Target, keep: Callable[[int], bool] = lambda number: True) -> Iterator[Result]:
@@ -64,29 +95,21 @@ def campaign(target: Target, keep: Callable[[int], bool] = lambda number: True) 
         target: The kernel.
         keep: Which mutants to run, by their number among those of the PTX, then among those of the plan.
     """
-    kernel = KernelText(target.build.ptx.read_text())
     text = target.build.source.read_text().splitlines()
-    every_line = {s.line for s in kernel.statements}
     with tempfile.TemporaryDirectory() as folder:
-        for number, mutant in enumerate(
-            m for op in ptx_operators(dict(target.stage_bytes)) for m in op.mutants(kernel)
-        ):
-            if not keep(number):
+        for subject in subjects(target):
+            name = subject.key.partition("/")[2]
+            if not keep(int(name.removeprefix("p"))):
                 continue
-            ptx = Path(folder) / f"mutant{number}.ptx"
-            ptx.write_text(mutant.text)
-            build = dataclasses.replace(target.build, ptx=ptx, key=f"{target.build.key}-{number}")
-            lines = {mutant.line, *mutant.counterparts}
-            outcome, first = run(target, build, target.plan, lines)
-            source = text[mutant.line - 1] if mutant.line else ""
-            why = reason(target.name, mutant.operator, source) if outcome == "survived" else None
-            yield Result(target.name, mutant.operator, mutant.detail, mutant.line, outcome, first, why)
-    for number, plan_mutant in enumerate(plan_mutants(target.plan)):
-        if not keep(number):
-            continue
-        outcome, first = run(target, target.build, plan_mutant.plan, every_line)
-        why = reason(target.name, plan_mutant.operator, "") if outcome == "survived" else None
-        yield Result(target.name, plan_mutant.operator, plan_mutant.detail, 0, outcome, first, why)
+            build = target.build
+            if subject.ptx is not None:
+                ptx = Path(folder) / f"mutant{name}.ptx"
+                ptx.write_text(subject.ptx)
+                build = dataclasses.replace(build, ptx=ptx, key=f"{build.key}-{name}")
+            outcome, first = run(target, build, subject.plan, subject.lines)
+            source = text[subject.line - 1] if subject.line else ""
+            why = reason(target.name, subject.operator, source) if outcome == "survived" else None
+            yield Result(target.name, subject.operator, subject.detail, subject.line, outcome, first, why, subject.key)
 
 
 def run(target: Target, build: Build, plan: LaunchPlan, lines: Iterable[int]) -> tuple[str, str]:
@@ -118,8 +141,13 @@ def run(target: Target, build: Build, plan: LaunchPlan, lines: Iterable[int]) ->
 
 
 def _right(target: Target, result: Execution) -> bool:
+    return right(target, result.buffers)
+
+
+def right(target: Target, buffers: Mapping[str, Bytes]) -> bool:
+    """Return whether outputs are what the kernel should compute."""
     for name, expected in target.expected.items():
-        bits = result.buffers[name].view("<u2").astype(np.uint32) << 16
+        bits = buffers[name].view("<u2").astype(np.uint32) << 16
         found = bits.view(np.float32).astype(np.float64).reshape(expected.shape)
         if not np.all(np.isfinite(found)):
             return False
