@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from ptxgym.build.text import code_only
 from ptxgym.verdict import Failure, Stage, Status
 
 MAX_SOURCE_BYTES = 256 * 1024
@@ -16,6 +17,9 @@ CUDA_LABELS = frozenset({"cuda", "cu", "cpp", "c++", "cc", "cxx", "c", "cuda-cpp
 
 _FENCE = re.compile(r"^[ \t]{0,3}(?P<marks>`{3,}|~{3,})[ \t]*(?P<label>[^\s`{]*)[^\n`]*$", re.MULTILINE)
 _LOOKS_LIKE_KERNEL = re.compile(r'__global__|\bextern\s*"C"|#\s*include\s*[<"]cuda')
+_BACKTICKS = re.compile(r"^[ \t]*```", re.MULTILINE)
+_IF = re.compile(r"^[ \t]*#[ \t]*if", re.MULTILINE)
+_ENDIF = re.compile(r"^[ \t]*#[ \t]*endif", re.MULTILINE)
 _C_LINKAGE = re.compile(r'\bextern\s*"C"')
 
 
@@ -82,7 +86,8 @@ def check_text(text: str, max_bytes: int = MAX_SOURCE_BYTES) -> Failure | None:
     """Return why `text` cannot be a kernel file at all, or None.
 
     Codes: `submission.too_large` (more than `max_bytes` in UTF-8), `submission.not_text` (NUL or other control
-    characters, or lone surrogates, which no UTF-8 file holds), `submission.empty` (nothing but white space).
+    characters, or lone surrogates, which no UTF-8 file holds), `submission.empty` (nothing but white space),
+    `submission.markdown` (a fence of Markdown among the code, where no compiler accepts one).
     """
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > max_bytes:
@@ -93,14 +98,37 @@ def check_text(text: str, max_bytes: int = MAX_SOURCE_BYTES) -> Failure | None:
         (c for c in text if (c < " " and c not in "\t\n\r\f\v") or c == "\x7f" or "\ud800" <= c <= "\udfff"), None
     )
     if bad is not None:
-        return _failure(
-            "submission.not_text",
-            f"The file holds the character U+{ord(bad):04X}, so it is not plain UTF-8 text. Send the source text of "
-            "one .cu file.",
+        what = (
+            "is UTF-16" if _is_utf16(text) else f"holds the character U+{ord(bad):04X}, so it is not plain UTF-8 text"
         )
-    if not text.strip():
+        return _failure("submission.not_text", f"The file {what}. Send the source text of one .cu file in UTF-8.")
+    if not text.strip("\ufeff \t\n\r\f\v"):
         return _failure("submission.empty", "The file is empty. Send the source text of one .cu file.")
-    return None
+    return _markdown(text)
+
+
+def _is_utf16(text: str) -> bool:
+    """Whether the bytes of UTF-16 were taken for UTF-8: every other one of ASCII text is 0."""
+    return text.startswith(("\udcff\udcfe", "\udcfe\udcff")) or max(text[::2].count("\0"), text[1::2].count("\0")) > (
+        len(text) // 4
+    )
+
+
+def _markdown(text: str) -> Failure | None:
+    """Find a fence that is code to the compiler: in no comment, no literal, and no `#if`, which may skip it."""
+    fence = _BACKTICKS.search(code_only(text)) if "```" in text else None
+    if fence is None:
+        return None
+    before = code_only(text)[: fence.start()]
+    if len(_IF.findall(before)) > len(_ENDIF.findall(before)):
+        return None
+    number = before.count("\n") + 1
+    line = text.split("\n")[number - 1].strip()
+    return _failure(
+        "submission.markdown",
+        f"Line {number} is a Markdown fence (`{line[:40]}`): this is an answer with the file inside. Send the "
+        "bare text of the file; ptxgym.submission.extract(answer) takes it out of an answer.",
+    )
 
 
 def _blocks(answer: str) -> tuple[list[tuple[str, str]], tuple[str, str] | None]:

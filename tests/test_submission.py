@@ -28,6 +28,10 @@ def test_sha256_is_of_the_text():
         ("int x;\0", "submission.not_text"),
         ("// \x1b[31m", "submission.not_text"),
         ("// \ud800", "submission.not_text"),
+        ("\ufeff \n", "submission.empty"),
+        (f"```cuda\n{KERNEL}```\n", "submission.markdown"),
+        (f"Here it is:\n\n  ```\n{KERNEL}```\n", "submission.markdown"),
+        (f"{KERNEL}#if 1\n#endif\n```\n", "submission.markdown"),
     ],
 )
 def test_refuses_what_is_no_kernel_file(text, code):
@@ -37,7 +41,28 @@ def test_refuses_what_is_no_kernel_file(text, code):
     assert failure.model_dump_json()  # no surrogate of the text comes along
 
 
-@pytest.mark.parametrize("text", [KERNEL, "x", "// é 语\n\tint x;\r\n\f\v", "x" * MAX_SOURCE_BYTES])
+FENCES_THAT_COMPILERS_SKIP = [
+    f"/*\n```\nint x;\n```\n*/\n{KERNEL}",
+    f"// ```cuda\n{KERNEL}// ```\n",
+    f'const char* text = R"(\n```\n)";\n{KERNEL}',
+    f"#if 0\n```\n#endif\n{KERNEL}",
+]
+
+
+def test_utf16_is_called_so():
+    for encoding in ("utf-16", "utf-16-le", "utf-16-be"):
+        assert "is UTF-16" in check_text(KERNEL.encode(encoding).decode("utf-8", "surrogateescape")).message
+    assert "is UTF-16" not in check_text(KERNEL + "\0").message
+
+
+def test_a_fence_is_named_with_its_line():
+    failure = check_text(f"Here it is:\n\n```cuda\n{KERNEL}```\n")
+    assert failure.message.startswith("Line 3 is a Markdown fence (````cuda`)") and "extract" in failure.message
+
+
+@pytest.mark.parametrize(
+    "text", [KERNEL, "x", "// é 语\n\tint x;\r\n\f\v", "x" * MAX_SOURCE_BYTES, *FENCES_THAT_COMPILERS_SKIP]
+)
 def test_accepts_text(text):
     assert check_text(text) is None
 

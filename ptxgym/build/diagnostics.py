@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 from ptxgym.build.demangle import demangle_all
 from ptxgym.build.entry import ENTRY_FILE, SUBMISSION_FILE
+from ptxgym.build.ptx_lines import PtxLines
 from ptxgym.verdict import Diagnostic, Severity
 
 MAX_DIAGNOSTICS = 40
@@ -38,8 +39,6 @@ _AROUND_LINE = re.compile(r" in around line (\d+)")
 _CONTEXT_LINE = re.compile(r'at line (\d+)(?: of "?([^"\n]+?)"?)?$')
 _WARNING_FLAG = re.compile(r" \[-W[\w=+-]+\]$")
 _PTXAS_SUMMARY = ("Ptx assembly aborted due to errors",)
-_LOC = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)\s+\d+(?:.*inlined_at\s+(\d+)\s+(\d+))?")
-_FILE = re.compile(r'^[ \t]*\.file\s+(\d+)\s+"([^"]+)"', re.MULTILINE)
 _ABSOLUTE_PATH = re.compile(r"(?<![\w/.])(?:/[\w.+@~-]+)+/([\w.+@~-]+)")
 _SUBMISSION_PATH = re.compile(rf"(?<![\w/.]){re.escape(SUBMISSION_FILE)}\b")
 _TEMPORARY = re.compile(r"\b(?:cc[A-Za-z0-9]{6}|tmpxft_\w+)(\.[a-z]+)?\b")
@@ -84,7 +83,7 @@ def read_messages(said: str, source: str, ptx: str | None = None) -> Report:
     lines = source.split("\n")
     entry_errors: list[str] = []
     groups: list[list[Diagnostic]] = []
-    for raw in _parse(said.splitlines(), _PtxLines(ptx) if ptx else None):
+    for raw in _parse(said.splitlines(), PtxLines(ptx, lines) if ptx else None):
         if raw.file == ENTRY_FILE:
             if raw.severity is Severity.ERROR:
                 entry_errors.append(raw.message)
@@ -151,7 +150,7 @@ def _line_from_context(context: list[str]) -> int | None:
     return None
 
 
-def _parse(said: list[str], ptx: _PtxLines | None) -> Iterator[_Raw]:
+def _parse(said: list[str], ptx: PtxLines | None) -> Iterator[_Raw]:
     at = 0
     included_at = None
     while at < len(said):
@@ -210,7 +209,7 @@ def _located_by_note(raw: _Raw, following: list[str]) -> _Raw:
     return raw
 
 
-def _from_ptxas(match: re.Match[str], ptx: _PtxLines | None) -> _Raw | None:
+def _from_ptxas(match: re.Match[str], ptx: PtxLines | None) -> _Raw | None:
     message = match["message"]
     if message in _PTXAS_SUMMARY:
         return None
@@ -221,28 +220,8 @@ def _from_ptxas(match: re.Match[str], ptx: _PtxLines | None) -> _Raw | None:
     ptx_line = match["line"] or (around.group(1) if around else None)
     line = ptx.submission_line(int(ptx_line)) if ptx and ptx_line else None
     message = _AROUND_LINE.sub("", message)  # a line of the PTX
-    if message.startswith("Parsing error near '.loc'"):
-        message += " (is a `;` missing at the end of the asm text before it?)"
+    unfinished = ptx.unfinished(int(ptx_line)) if ptx and ptx_line and message.startswith("Parsing error") else None
+    if unfinished is not None:
+        message += f"; a `;` is missing after `{unfinished.text}`"
+        line = unfinished.line or line
     return _Raw(SUBMISSION_FILE if line else "ptx", line, None, severity, f"ptxas: {message}")
-
-
-class _PtxLines:
-    """Leads from lines of a PTX file to lines of the submission, by `.loc` (PTX ISA 11.5.4)."""
-
-    def __init__(self, ptx: str) -> None:
-        self._lines = ptx.split("\n")
-        files = {int(number): name for number, name in _FILE.findall(ptx)}
-        self._own = {number for number, name in files.items() if name == SUBMISSION_FILE}
-
-    def submission_line(self, ptx_line: int) -> int | None:
-        """Return the submission's line of the instruction at or before `ptx_line` (1-based), if it is known."""
-        for text in reversed(self._lines[: ptx_line - 1]):
-            match = _LOC.match(text)
-            if match:
-                file, line, call_file, call_line = match.groups()
-                if int(file) in self._own:
-                    return int(line)
-                return int(call_line) if call_file and int(call_file) in self._own else None
-            if ".entry" in text or ".func" in text:
-                return None
-        return None

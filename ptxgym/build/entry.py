@@ -36,7 +36,7 @@ def translation_unit(text: str, declaration: str) -> str:
     return "\n".join(
         [
             f'#line 1 "{SUBMISSION_FILE}"',
-            text,
+            text.removeprefix("\ufeff"),  # a byte order mark, which compilers accept at the start of a file only
             "",  # a backslash at the end of the text swallows one newline
             f'#line 1 "{ENTRY_FILE}"',
             *(f"#undef {name}" for name in names),

@@ -8,6 +8,7 @@ import signal
 from ptxgym.build import entry
 from ptxgym.build.diagnostics import Report, read_messages, scrub
 from ptxgym.build.elf import exported_functions
+from ptxgym.build.hints import syntax_hint
 from ptxgym.build.nvcc import MEMORY_BYTES, Products
 from ptxgym.errors import InfrastructureError, ToolchainError
 from ptxgym.sandbox import Completed
@@ -88,6 +89,10 @@ def _compile_failure(said: str, report: Report, text: str, declaration: str) -> 
         if any(entry.is_conflict(message) for message in report.entry_errors):
             return _wrong_signature(text, declaration)
     errors = report.errors
+    if internal := _INTERNAL.search(said):
+        return _broke_down(text, int(internal["line"]))
+    if _TOOL_DIED.search(_of_tools(said)) and not any(error.line for error in errors):
+        return _broke_down(text, None)
     if not errors:
         first = next((line for line in said.splitlines() if line.strip()), "the compiler printed nothing")
         details = "; ".join(report.entry_errors) or scrub(first)
@@ -102,7 +107,25 @@ def _compile_failure(said: str, report: Report, text: str, declaration: str) -> 
     at = f" at line {errors[0].line}" if errors[0].line else ""
     first = errors[0].message.removeprefix("ptxas: ").split("\n")[0]
     more = f" ({len(errors)} errors)" if len(errors) > 1 else ""
-    return failure(code, f"{who}{at}: {first}{more}", report.diagnostics)
+    hint = "" if from_ptxas else syntax_hint(errors[0].source_line)
+    return failure(code, f"{who}{at}: {first}{more}{f'; {hint}' if hint else ''}", report.diagnostics)
+
+
+_INTERNAL = re.compile(
+    rf"^{re.escape(entry.SUBMISSION_FILE)}[:(](?P<line>\d+)[^\n ]* internal (?:compiler )?error: ", re.MULTILINE
+)
+_TOOL_DIED = re.compile(r"\binternal (?:compiler )?error\b|died due to signal|segmentation fault", re.IGNORECASE)
+
+
+def _broke_down(text: str, line: int | None) -> Failure:
+    """A compiler that fell over: what it prints then is about itself."""
+    at = f" at line {line}" if line else ""
+    return failure(
+        "build.crash",
+        f"The CUDA compiler itself failed{at}: an internal error of the compiler, not a mistake that it names in the "
+        "file. Undo what was changed last, or write it in simpler pieces.",
+        _at(text, line, "the compiler failed here"),
+    )
 
 
 def _stopped(completed: Completed, said: str, text: str, timeout_s: float) -> Failure | None:
@@ -173,8 +196,8 @@ def _unfit_product(products: Products, text: str, declaration: str) -> Failure |
 def _too_large(what: str) -> Failure:
     return failure(
         "build.too_large_output",
-        f"{what} is larger than {MAX_OUTPUT_BYTES >> 20} MiB. Do not initialise large arrays in the source; "
-        "fill them at run time.",
+        f"{what} is larger than {MAX_OUTPUT_BYTES >> 20} MiB. Look for macros that multiply each other, endless "
+        "templates and unrolled loops; fill large arrays at run time instead of initialising them in the source.",
         (),
     )
 

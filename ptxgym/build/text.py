@@ -38,6 +38,11 @@ def blank_comments(text: str) -> str:
     return _COMMENT_OR_LITERAL.sub(blank, text)
 
 
+def code_only(text: str) -> str:
+    """Return `text` with every comment and literal replaced by spaces, so that offsets and lines stay."""
+    return _COMMENT_OR_LITERAL.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), text)
+
+
 def blank_directives(text: str) -> str:
     """Return `text` with every preprocessor line replaced by spaces, so that offsets and lines stay."""
     return _DIRECTIVE.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), text)

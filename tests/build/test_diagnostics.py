@@ -7,6 +7,8 @@ import pytest
 from ptxgym.build import Build
 from ptxgym.build.demangle import demangle, demangle_all
 from ptxgym.build.diagnostics import MAX_DIAGNOSTICS, read_messages, scrub
+from ptxgym.build.hints import syntax_hint
+from ptxgym.build.outcome import _compile_failure
 from ptxgym.verdict import Severity
 from tests.build.conftest import GOOD, HEAD, RUN
 
@@ -162,3 +164,65 @@ def test_demangling():
     assert demangle("plain_name") == "plain_name"
     assert demangle("_Znonsense") == "_Znonsense"
     assert demangle_all("call _Z1fv and _Z1gv now") == "call f() and g() now"
+
+
+ASM = '  int x, y;\n  asm volatile("mov.u32 %0, 1;\\n"\n    "mov.u32 %1, 2{}\\n"\n    "add.u32 %0, %0, %1;"'
+ASM += ' : "=r"(x), "=r"(y));\n  C[0] = x + y;'
+
+
+def test_a_missing_semicolon_in_asm_text_is_named_at_its_line(compile_text):
+    failure = compile_text(kernel(ASM.format("")))
+    assert failure.code == "build.ptxas" and "a `;` is missing after `mov.u32 %r" in failure.message
+    assert failure.diagnostics[0].line == 5 and failure.diagnostics[0].source_line.strip().startswith('"mov.u32 %1, 2')
+    last = compile_text(kernel('  int x;\n  asm volatile("mov.u32 %0, 1" : "=r"(x));\n  C[0] = x;'))
+    assert "a `;` is missing after `mov.u32 %r" in last.message and last.diagnostics[0].line == 4
+
+
+def test_an_error_inside_asm_text_is_located_by_its_opcode(compile_text):
+    failure = compile_text(kernel(ASM.replace("add.u32", "addd.u32").format(";")))
+    assert failure.diagnostics[0].line == 6 and "';' is missing" not in failure.message
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("Here is the kernel you asked for:", "looks like prose"),
+        ("It's fast, and uses one thread per element.", "looks like prose"),
+        ("int x = “text”;", 'U+201C): write "'),
+        ("int\u200b x;", "U+200B (zero width space): remove it"),
+        ("int\u00a0x;", "U+00A0 (no-break space): remove it"),
+        ("C[0] = missing;", ""),
+        ("__global__ void fill(int n) {", ""),
+        ("Kernel kernel", ""),
+        ("// Here is the kernel you asked for:", ""),
+        (None, ""),
+    ],
+)
+def test_hints_on_lines_that_are_no_code(line, hint):
+    found = syntax_hint(line)
+    assert hint in found and bool(found) == bool(hint)
+
+
+def test_prose_around_the_code_is_called_so(compile_text):
+    assert "the line looks like prose" in compile_text("Here is the kernel you asked for:\n" + GOOD).message
+    assert isinstance(compile_text("\ufeff" + GOOD), Build), "a byte order mark is no part of the text"
+
+
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        ('/kernel.cu(2): internal error: assertion failed at: "decls.c", line 17\n', 2),
+        ("/kernel.cu:2:7: internal compiler error: Segmentation fault\n", 2),
+        ("nvcc error   : 'cicc' died due to signal 11 (Invalid memory reference)\n", None),
+        ("Segmentation fault\n", None),
+    ],
+)
+def test_a_compiler_that_breaks_down_is_not_quoted(said, line):
+    failure = _compile_failure(said, read_messages(said, GOOD), GOOD, "void run()")
+    assert failure.code == "build.crash" and "internal error of the compiler" in failure.message
+    assert "decls.c" not in failure.message and [d.line for d in failure.diagnostics] == ([line] if line else [])
+
+
+def test_a_failed_assertion_of_the_text_is_no_broken_compiler(compile_text):
+    failure = compile_text('static_assert(sizeof(int) == 8, "internal error");\n' + GOOD)
+    assert failure.code == "build.syntax" and failure.diagnostics[0].line == 1

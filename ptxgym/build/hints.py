@@ -1,0 +1,26 @@
+"""What syntax errors in generated texts usually come from: prose, typographic and invisible characters."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+_SENTENCE = re.compile(r"^[A-Z][\w'’-]*(?:[ ,]+[\w'’()/.-]+){3,}[ ]*[.:!]?$")
+_CODE = re.compile(r"[;{}=<>#]|::|->|\(\)")
+_STRAIGHT = {"“": '"', "”": '"', "„": '"', "‘": "'", "’": "'", "–": "-", "—": "-", "−": "-"}
+
+
+def syntax_hint(source_line: str | None) -> str:
+    """Return a sentence on what is wrong with the line of a syntax error, or nothing where it looks like code."""
+    if source_line is None:
+        return ""
+    line = source_line.strip()
+    for letter in line:
+        if letter in _STRAIGHT:
+            return f"the line holds the typographic character {letter} (U+{ord(letter):04X}): write {_STRAIGHT[letter]}"
+        if unicodedata.category(letter) in ("Cf", "Zs") and letter != " ":
+            name = unicodedata.name(letter, "an invisible character").lower()
+            return f"the line holds the invisible character U+{ord(letter):04X} ({name}): remove it"
+    if _SENTENCE.match(line) and not _CODE.search(line):
+        return "the line looks like prose: send the bare text of the file, and write remarks as // comments"
+    return ""

@@ -1,0 +1,98 @@
+"""Leads from lines of PTX to lines of the submission: by `.loc` (PTX ISA 11.5.4), inside asm text by opcodes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ptxgym.build.entry import SUBMISSION_FILE
+
+_LOC = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)\s+\d+(?:.*inlined_at\s+(\d+)\s+(\d+))?")
+_FILE = re.compile(r'^[ \t]*\.file\s+(\d+)\s+"([^"]+)"', re.MULTILINE)
+_ASM_BEGINS, _ASM_ENDS = "// begin inline asm", "// end inline asm"
+_OPCODE = re.compile(r"[{\s]*(?:@!?[%\w]+\s+)?([A-Za-z_][\w.:]*)")
+_COMMENT = re.compile(r"//.*|/\*.*?\*/")
+_FINISHED = (";", "{", "}", ":", ",")
+_ASM_LINES = 200
+"""Longest asm statement in which a line is looked for."""
+
+
+class Unfinished(NamedTuple):
+    """A line of inline assembly that lacks its semicolon."""
+
+    text: str
+    line: int | None
+    """Of the submission."""
+
+
+class PtxLines:
+    """The lines of one PTX file, and the submission it was compiled from."""
+
+    def __init__(self, ptx: str, source: Sequence[str] = ()) -> None:
+        """Take the PTX and the lines of the submission."""
+        self._lines = ptx.split("\n")
+        self._source = source
+        files = {int(number): name for number, name in _FILE.findall(ptx)}
+        self._own = {number for number, name in files.items() if name == SUBMISSION_FILE}
+
+    def submission_line(self, ptx_line: int) -> int | None:
+        """Return the submission's line of the instruction at or before `ptx_line` (1-based), if it is known."""
+        statement = self._statement(ptx_line)
+        begin = self._asm_begin(ptx_line)
+        return self._inside(begin, ptx_line, statement) if statement and begin is not None else statement
+
+    def unfinished(self, ptx_line: int) -> Unfinished | None:
+        """Return the line of inline assembly before `ptx_line` (1-based) that ends without what ends a statement.
+
+        The assembler complains where it reads on: in the next line of the text, or after its end.
+        """
+        for at in range(ptx_line - 1, 0, -1):
+            text = self._lines[at - 1]
+            code = _COMMENT.sub("", text).strip()
+            if not code or _LOC.match(text):
+                continue
+            begin = self._asm_begin(at)
+            if begin is None or code.endswith(_FINISHED):
+                return None
+            statement = self._statement(at)
+            return Unfinished(code, self._inside(begin, at, statement) if statement else None)
+        return None
+
+    def _statement(self, ptx_line: int) -> int | None:
+        for text in reversed(self._lines[: ptx_line - 1]):
+            match = _LOC.match(text)
+            if match:
+                file, line, call_file, call_line = match.groups()
+                if int(file) in self._own:
+                    return int(line)
+                return int(call_line) if call_file and int(call_file) in self._own else None
+            if ".entry" in text or ".func" in text:
+                return None
+        return None
+
+    def _asm_begin(self, ptx_line: int) -> int | None:
+        """Return the line (1-based) where the inline assembly around `ptx_line` begins."""
+        for at in range(min(ptx_line, len(self._lines)), 0, -1):
+            text = self._lines[at - 1].strip()
+            if text == _ASM_BEGINS:
+                return at
+            if text == _ASM_ENDS and at != ptx_line:
+                return None
+        return None
+
+    def _inside(self, begin: int, ptx_line: int, statement: int) -> int:
+        """Find a line of asm text in the source: the n-th line from `statement` on with its opcode, if there is one."""
+        opcodes = [_OPCODE.match(text) for text in self._lines[begin:ptx_line]]
+        wanted = opcodes[-1] if opcodes else None
+        if wanted is None:
+            return statement
+        count = sum(1 for opcode in opcodes if opcode is not None and opcode[1] == wanted[1])
+        for number in range(statement, min(statement + _ASM_LINES, len(self._source) + 1)):
+            text = self._source[number - 1]
+            if number > statement and re.search(r"\basm\b", text):
+                break
+            count -= len(re.findall(rf"(?<![\w.]){re.escape(wanted[1])}(?![\w.:])", text))
+            if count <= 0:
+                return number
+        return statement
