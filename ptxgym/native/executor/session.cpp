@@ -149,16 +149,16 @@ Called Session::call(const Call& call, const std::function<void()>& launching) {
 }
 
 void Session::prepare(const Plan& plan, const Call& call, Prepared& prepared) {
+    const Stage stage("prepare");
     module_->restore(main_);
     module_->apply(plan);
     allocate(plan, call, prepared);
     fill(plan, call, prepared);
     for (std::size_t index = 0; index < plan.tensor_maps.size(); ++index) {
-        const Stage stage("tensor_map", static_cast<int>(index));
+        const Stage inner("tensor_map", static_cast<int>(index));
         const TensorMap& map = plan.tensor_maps[index];
         prepared.tensor_maps.push_back(encode(map, address(plan, prepared, map.global_address)));
     }
-    const Stage stage("prepare");
     upload(plan, prepared);
     build_steps(plan, prepared);
     residue_->overwrite(main_);
@@ -186,7 +186,6 @@ void Session::allocate(const Plan& plan, const Call& call, Prepared& prepared) {
 }
 
 void Session::fill(const Plan& plan, const Call& call, Prepared& prepared) {
-    const Stage stage("prepare");
     std::set<std::uint32_t> filled;
     for (const Bound& input : call.inputs) {
         const PrivateBuffer& buffer = *prepared.buffers.at(input.buffer);
