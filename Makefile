@@ -1,14 +1,17 @@
 # make demo   one episode on PTX-Gemm-H100, on this machine, without a GPU
 # make test   lint, types and the test suite
 # make soak   the tests that take many minutes
+# make gpu    everything that needs a GPU, with its tables; GPU_PYTHON=python3 takes an interpreter that has torch and cupy
 # Each makes .venv first; a second run finds it ready.
 
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST_FLAGS ?=
 PROJECT := pyproject.toml setup.py
+GPU_PYTHON ?= $(BIN)/python
+GPU_FLAGS ?=
 
-.PHONY: demo test soak lint tests test-gymnasium-1.2.2 clean
+.PHONY: demo test soak gpu lint tests test-gymnasium-1.2.2 clean
 
 demo: $(VENV)/.demo-ready
 	@$(BIN)/ptxgym demo
@@ -25,6 +28,12 @@ tests: $(VENV)/.test-ready test-gymnasium-1.2.2
 
 soak: $(VENV)/.test-ready
 	@$(BIN)/python -m pytest -m slow $(PYTEST_FLAGS)
+
+ifeq ($(GPU_PYTHON),$(BIN)/python)
+gpu: $(VENV)/.gpu-ready
+endif
+gpu:
+	@$(GPU_PYTHON) -m tests.gpu $(GPU_FLAGS)
 
 # RLlib pins Gymnasium 1.2.2; the environment's tests also run on it, from a folder in front of the newest one.
 test-gymnasium-1.2.2: $(VENV)/gymnasium-1.2.2
@@ -47,6 +56,13 @@ $(VENV)/.test-ready: $(PROJECT) | $(BIN)/python
 	@echo "installing ptxgym, the CUDA compiler and the test tools into $(VENV) ..."
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[toolchain,dev]"
 	@touch $@ $(VENV)/.demo-ready
+
+# torch and cupy are gigabytes: they are installed only where there is a GPU to use them on.
+$(VENV)/.gpu-ready: $(PROJECT) | $(VENV)/.test-ready
+	@if command -v nvidia-smi > /dev/null && nvidia-smi -L > /dev/null 2>&1; then \
+	    echo "installing torch, cupy and the CUDA bindings into $(VENV) ..."; \
+	    $(BIN)/pip install --quiet --disable-pip-version-check --editable ".[toolchain,dev,gpu]" && touch $@; \
+	fi
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis

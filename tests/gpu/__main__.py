@@ -1,0 +1,92 @@
+"""Everything that needs a GPU, in one command: the tests marked `gpu`, then every campaign with its table.
+
+    python -m tests.gpu [--out FOLDER] [--only NAME …] [--limit-s SECONDS]
+
+Each part runs in a process of its own, within its own time; one that fails or hangs does not stop the others. What they
+measured lies in FOLDER as JSON, and a part that was stopped goes on there when it is started again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.gpu.report import no_gpu, say, table
+
+GRACE_S = 60.0
+"""A part stops by itself at its limit; this much later it is stopped."""
+CHECKOUT = Path(__file__).parents[2]
+_CAMPAIGN = (sys.executable, "-m")
+PARTS: Mapping[str, tuple[tuple[str, ...], float]] = {
+    # name: (command, seconds)
+    "conformance": ((*_CAMPAIGN, "tests.gpu.run_conformance"), 120),
+    "tests": ((*_CAMPAIGN, "pytest", "-q", "-m", "gpu", "tests", "--ignore=tests/gpu/test_exploits.py"), 300),
+    "agreement": ((*_CAMPAIGN, "tests.gpu.agreement"), 120),
+    "episode": ((*_CAMPAIGN, "tests.gpu.episode"), 150),
+    "gpu_step": ((sys.executable, "benchmarks/gpu_step.py"), 140),
+    "mixed": ((*_CAMPAIGN, "tests.gpu.mixed"), 300),
+    "exploits": ((*_CAMPAIGN, "tests.gpu.exploits"), 240),
+    "mutation": ((*_CAMPAIGN, "tests.gpu.mutation"), 150),
+}
+"""`test_exploits.py` asks what the campaign `exploits` shows."""
+PRINTS_ALONE = ("tests",)
+
+
+def command_of(name: str, out: Path, limit_s: float) -> list[str]:
+    """Return the command of a part."""
+    command = list(PARTS[name][0])
+    if name in PRINTS_ALONE:
+        return command
+    suffix = "npz" if name == "conformance" else "json"
+    command += ["--out", str(out / f"{name}.{suffix}")]
+    return command if name == "conformance" else [*command, "--limit-s", str(limit_s)]
+
+
+def run(name: str, out: Path, limit_s: float) -> tuple[str, float]:
+    """Run a part, its output to the screen and to a file; return how it ended and its seconds."""
+    started = time.perf_counter()
+    say(f"\n━━ {name}")
+    with (out / f"{name}.txt").open("w") as log:
+        process = subprocess.Popen(
+            command_of(name, out, limit_s),
+            cwd=CHECKOUT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            said, _ = process.communicate(timeout=limit_s + GRACE_S)
+            ended = "ok" if process.returncode == 0 else f"exit {process.returncode}"
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            said, _ = process.communicate()
+            ended = "stopped"
+        log.write(said)
+    say(said.rstrip())
+    return ended, time.perf_counter() - started
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=CHECKOUT / ".cache" / "gpu")
+    parser.add_argument("--only", nargs="*", choices=tuple(PARTS), default=tuple(PARTS))
+    parser.add_argument("--limit-s", type=float, help="of every part; by default its own")
+    options = parser.parse_args()
+    if no_gpu():
+        return 0
+    options.out.mkdir(parents=True, exist_ok=True)
+    ended = {name: run(name, options.out, options.limit_s or PARTS[name][1]) for name in options.only}
+    say("\n" + table(["part", "ended", "seconds"], [[name, how, round(s, 1)] for name, (how, s) in ended.items()]))
+    say(f"files: {options.out}")
+    return 0 if all(how == "ok" for how, _ in ended.values()) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
