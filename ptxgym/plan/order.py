@@ -113,7 +113,9 @@ class _Walk:
         for index, operation in enumerate(self._operations):
             if self._clocks[index][operation.stream] > end[operation.stream]:
                 raise NotAPlan(
-                    "plan.unjoined_stream", _refusal(index, operation, "nothing waits for it at the end"), index
+                    "plan.unjoined_stream",
+                    _refusal(index, operation, "for which nothing in `stream` waits at the end"),
+                    index,
                 )
 
     def _enter(self, stream: int) -> Clock:
@@ -133,7 +135,11 @@ class _Walk:
         operation = self._operations[index]
         end = self._enter(stream)
         if not end[GIVEN] and not (host_waits and self._is_preparation(operation, end)):
-            raise NotAPlan("plan.unordered_start", _refusal(index, operation, "it does not wait for `stream`"), index)
+            raise NotAPlan(
+                "plan.unordered_start",
+                _refusal(index, operation, "which does not wait for what `stream` was given before `run`"),
+                index,
+            )
         edges = self._edges(stream, end)
         self._members[stream].append(index)
         end[stream] = len(self._members[stream])
@@ -208,9 +214,9 @@ def _refusal(index: int, operation: Operation, why: str) -> str:
         case Upload():
             what, way = f"upload to {operation.target.buffer}", "call cudaMemcpy[ToSymbol]Async(..., stream)"
     if operation.stream == LEGACY:
-        where = "on the default stream, which is not ordered with `stream`"
+        where = "on the default stream"
     elif operation.stream == PER_THREAD:
-        where = "on the per-thread default stream, which is not ordered with `stream`"
+        where = "on the per-thread default stream"
     else:
         where, way = f"on stream {operation.stream}", _FORK_AND_JOIN
-    return f"operation {index} ({what}) is {where}: {why}; {way}"
+    return f"operation {index} ({what}) is {where}, {why}; {way}"
