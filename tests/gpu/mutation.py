@@ -125,7 +125,7 @@ def _counts(group: list[Row]) -> list[int | None]:
 
 def silent(row: Row) -> bool:
     """Whether nothing on the GPU told that a mutant is wrong."""
-    return row["numbers"] == "right" and not any(row[tool] for tool in TOOLS)
+    return row["numbers"] in ("right", None) and not any(row[tool] for tool in TOOLS)
 
 
 def main() -> int:
