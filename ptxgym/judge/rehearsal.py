@@ -1,4 +1,7 @@
-"""A rehearsal on small outputs: cupy compiles each of its kernels at first use, which no submission should wait for."""
+"""A rehearsal on small outputs: cupy compiles each of its kernels at first use, which no submission should wait for.
+
+On an H200's host that takes some 10 s once, and 1 s in later processes, which find the kernels in cupy's cache.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,12 @@ from ptxgym.judge import numbers
 from ptxgym.judge.conditions import conditions
 from ptxgym.judge.correctness import ExpectedOutput, expect
 from ptxgym.judge.judge import Judgement, judge_numbers
+from ptxgym.judge.tiles import TILE
 from ptxgym.task import Task
 
 
 def rehearse(task: Task, xp: Any = np) -> tuple[Judgement, ...]:
-    """Judge right, noisy, NaN and unwritten outputs of the smallest workload on the device of `xp`."""
+    """Judge outputs of the smallest workload on the device of `xp`: a right one, and one for each way to be wrong."""
     drawn = conditions(task, "schedules", secret=b"rehearsal")
     cases = [expect(task, case, xp) for case in drawn.cases]
     judged = []
@@ -41,6 +45,20 @@ def _noisy(output: ExpectedOutput) -> Bytes:
     return numbers.encode(ideal + ideal.std() * noise, output.tensor.dtype)
 
 
+def _displaced(output: ExpectedOutput) -> Bytes:
+    """The first rows stand in the place of the following ones, too."""
+    ideal = numbers.on_host(output.ideal).astype(np.float32)
+    rows = ideal.reshape(-1, ideal.shape[-1])
+    rows[TILE : 2 * TILE] = rows[:TILE]
+    return numbers.encode(ideal, output.tensor.dtype)
+
+
+def _one_infinite(output: ExpectedOutput) -> Bytes:
+    ideal = numbers.on_host(output.ideal).astype(np.float32)
+    ideal.reshape(-1)[-1] = np.inf
+    return numbers.encode(ideal, output.tensor.dtype)
+
+
 def _nan(output: ExpectedOutput) -> Bytes:
     return numbers.encode(np.full(output.values.shape, np.nan, np.float32), output.tensor.dtype)
 
@@ -49,4 +67,4 @@ def _unwritten(output: ExpectedOutput) -> Bytes:
     return numbers.poisoned(output.tensor, output.axes)
 
 
-_TAKES: tuple[Callable[[ExpectedOutput], Bytes], ...] = (_right, _noisy, _nan, _unwritten)
+_TAKES: tuple[Callable[[ExpectedOutput], Bytes], ...] = (_right, _noisy, _displaced, _one_infinite, _nan, _unwritten)

@@ -128,10 +128,15 @@ def test_numbers_alone_are_judged_as_with_counts(
 
 
 def test_rehearsal_takes_every_way(task: Task) -> None:
-    right, noisy, nan, unwritten = rehearse(task)
+    right, *wrong = rehearse(task)
     assert right.status is Status.OK
-    assert [one.code for one in (noisy, nan, unwritten)] == 2 * ["judge.wrong_output"] + ["judge.unwritten_output"]
-    assert noisy.outputs[0].explanations == () and "are NaN" in nan.outputs[0].explanations[0]
+    assert {one.status for one in wrong} == {Status.WRONG_OUTPUT}
+    noisy, displaced, infinite, nan, unwritten = (one.outputs[0] for one in wrong)
+    assert noisy.explanations == () and noisy.pattern == "nearly every element"
+    assert "holds the values of C[0:64, " in displaced.explanations[0]
+    assert displaced.pattern == "whole rows: 64 … 127 of 128, the last 64"
+    assert infinite.pattern == "single elements: C[127, 255]"
+    assert "all 32,768 elements are NaN" in nan.explanations[0] and not unwritten.written
 
 
 @pytest.mark.parametrize("name", ["A", "B"])
