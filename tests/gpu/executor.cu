@@ -113,8 +113,8 @@ __global__ void stale_local(int* C) {
 }
 
 template <typename... Expected, typename... Given>
-void launch(void (*kernel)(Expected...), dim3 grid, dim3 block, size_t smem, cudaStream_t stream, cudaLaunchAttribute attribute,
-            Given... given) {
+void launch(void (*kernel)(Expected...), dim3 grid, dim3 block, size_t smem, cudaStream_t stream,
+            cudaLaunchAttribute attribute, Given... given) {
   cudaLaunchConfig_t config = {grid, block, smem, stream, &attribute, 1};
   cudaLaunchKernelEx(&config, kernel, static_cast<Expected>(given)...);
 }

@@ -70,8 +70,8 @@ private:
 };
 
 // One buffer of a call: its bytes lie at the end of their mapping, so that an overrun meets unmapped space, and
-// canaries fill what the mapping has before them and, to a multiple of 512, behind them. Under a sanitizer that was asked
-// for exact bounds it is a plain allocation instead.
+// canaries fill what the mapping has before them and, to a multiple of 512, behind them. For a sanitizer that wants to
+// know exact bounds it is a plain allocation instead.
 class PrivateBuffer {
 public:
     PrivateBuffer(AddressSpace& space, SlotPool& pool, std::uint64_t size, CUstream stream);

@@ -15,6 +15,9 @@
 
 namespace executor {
 
+struct Prepared;
+struct Step;
+
 struct Called {
     double time_us;  // between the events around the operations
     double wall_us;  // by this host's clock, from before the first enqueued command to the end of the last
@@ -42,9 +45,6 @@ public:
     bool pageable_access() const { return pageable_access_; }
 
 private:
-    struct Prepared;
-    struct Step;
-
     void prepare(const Plan& plan, const Call& call, Prepared& prepared);
     void allocate(const Plan& plan, const Call& call, Prepared& prepared);
     void fill(const Plan& plan, const Call& call, Prepared& prepared);

@@ -27,6 +27,7 @@
 namespace {
 
 constexpr std::size_t granularity_bytes = 2 << 20;
+constexpr int reserved = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 
 struct Kernel {
     std::string name, behaviour;
@@ -71,6 +72,11 @@ void note(const char* pattern, ...) {
     va_end(arguments);
     std::fputc('\n', log_file);
     std::fflush(log_file);
+}
+
+template <typename Handle>
+unsigned long long number(Handle handle) {
+    return reinterpret_cast<unsigned long long>(handle);
 }
 
 std::string hex(const void* data, std::size_t size) {
@@ -281,18 +287,20 @@ CUresult cuMemFree(CUdeviceptr address) {
     std::free(reinterpret_cast<void*>(address));
     return CUDA_SUCCESS;
 }
-CUresult cuMemGetAllocationGranularity(std::size_t* bytes, const CUmemAllocationProp*, CUmemAllocationGranularity_flags) {
+CUresult cuMemGetAllocationGranularity(std::size_t* bytes, const CUmemAllocationProp*,
+                                       CUmemAllocationGranularity_flags) {
     *bytes = granularity_bytes;
     return CUDA_SUCCESS;
 }
 CUresult cuMemAddressReserve(CUdeviceptr* address, std::size_t bytes, std::size_t, CUdeviceptr, unsigned long long) {
     if (bytes > std::size_t{1} << 37) return CUDA_ERROR_OUT_OF_MEMORY;
-    void* start = mmap(nullptr, bytes + granularity_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* start = mmap(nullptr, bytes + granularity_bytes, PROT_NONE, reserved, -1, 0);
     if (start == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
     *address = (reinterpret_cast<CUdeviceptr>(start) + granularity_bytes - 1) / granularity_bytes * granularity_bytes;
     return CUDA_SUCCESS;
 }
-CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t bytes, const CUmemAllocationProp*, unsigned long long) {
+CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t bytes, const CUmemAllocationProp*,
+                     unsigned long long) {
     if (const CUresult result = verdict("cuMemCreate")) return result;
     if (created_bytes + bytes > script.memory) return CUDA_ERROR_OUT_OF_MEMORY;
     created_bytes += bytes;
@@ -302,7 +310,8 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t bytes, co
     note("create %zu", bytes);
     return CUDA_SUCCESS;
 }
-CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* os_handle, CUmemAllocationHandleType) {
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* os_handle,
+                                        CUmemAllocationHandleType) {
     if (const CUresult result = verdict("cuMemImportFromShareableHandle")) return result;
     const int file = dup(static_cast<int>(reinterpret_cast<std::uintptr_t>(os_handle)));
     *handle = reinterpret_cast<CUmemGenericAllocationHandle>(new Allocation{file, 0, true});
@@ -317,7 +326,8 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
     delete allocation;
     return CUDA_SUCCESS;
 }
-CUresult cuMemMap(CUdeviceptr address, std::size_t bytes, std::size_t, CUmemGenericAllocationHandle handle, unsigned long long) {
+CUresult cuMemMap(CUdeviceptr address, std::size_t bytes, std::size_t, CUmemGenericAllocationHandle handle,
+                  unsigned long long) {
     const auto* allocation = reinterpret_cast<Allocation*>(handle);
     if (const CUresult result = verdict("cuMemMap")) return result;
     void* start = reinterpret_cast<void*>(address);
@@ -332,25 +342,25 @@ CUresult cuMemSetAccess(CUdeviceptr address, std::size_t bytes, const CUmemAcces
     return CUDA_SUCCESS;
 }
 CUresult cuMemUnmap(CUdeviceptr address, std::size_t bytes) {
-    mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE, reserved | MAP_FIXED, -1, 0);
     mapped.erase(address);
     note("unmap %llx %zu", address, bytes);
     return CUDA_SUCCESS;
 }
 
 CUresult cuMemsetD8Async(CUdeviceptr target, unsigned char value, std::size_t count, CUstream stream) {
-    note("memset8 %llx %x %zu stream %llx", target, value, count, reinterpret_cast<unsigned long long>(stream));
+    note("memset8 %llx %x %zu stream %llx", target, value, count, number(stream));
     if (const CUresult result = verdict("cuMemsetD8Async")) return result;
     std::memset(reinterpret_cast<void*>(target), value, count);
     return CUDA_SUCCESS;
 }
 CUresult cuMemsetD16Async(CUdeviceptr target, unsigned short value, std::size_t count, CUstream stream) {
-    note("memset16 %llx %x %zu stream %llx", target, value, count, reinterpret_cast<unsigned long long>(stream));
+    note("memset16 %llx %x %zu stream %llx", target, value, count, number(stream));
     for (std::size_t i = 0; i < count; ++i) reinterpret_cast<unsigned short*>(target)[i] = value;
     return verdict("cuMemsetD16Async");
 }
 CUresult cuMemsetD32Async(CUdeviceptr target, unsigned value, std::size_t count, CUstream stream) {
-    note("memset32 %llx %x %zu stream %llx", target, value, count, reinterpret_cast<unsigned long long>(stream));
+    note("memset32 %llx %x %zu stream %llx", target, value, count, number(stream));
     for (std::size_t i = 0; i < count; ++i) reinterpret_cast<unsigned*>(target)[i] = value;
     return verdict("cuMemsetD32Async");
 }
@@ -365,7 +375,7 @@ CUresult cuMemcpyDtoHAsync(void* target, CUdeviceptr source, std::size_t bytes, 
     return CUDA_SUCCESS;
 }
 CUresult cuMemcpyDtoDAsync(CUdeviceptr target, CUdeviceptr source, std::size_t bytes, CUstream stream) {
-    note("copy %llx %llx %zu stream %llx", target, source, bytes, reinterpret_cast<unsigned long long>(stream));
+    note("copy %llx %llx %zu stream %llx", target, source, bytes, number(stream));
     if (const CUresult result = verdict("cuMemcpyDtoDAsync")) return result;
     std::memmove(reinterpret_cast<void*>(target), reinterpret_cast<void*>(source), bytes);
     return CUDA_SUCCESS;
@@ -373,12 +383,12 @@ CUresult cuMemcpyDtoDAsync(CUdeviceptr target, CUdeviceptr source, std::size_t b
 
 CUresult cuStreamCreate(CUstream* stream, unsigned flags) {
     *stream = reinterpret_cast<CUstream>(next_handle++);
-    note("stream %llx %u", reinterpret_cast<unsigned long long>(*stream), flags);
+    note("stream %llx %u", number(*stream), flags);
     return CUDA_SUCCESS;
 }
 CUresult cuStreamSynchronize(CUstream) { return verdict("cuStreamSynchronize"); }
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
-    note("wait %llx event %llx", reinterpret_cast<unsigned long long>(stream), reinterpret_cast<unsigned long long>(event));
+    note("wait %llx event %llx", number(stream), number(event));
     return verdict("cuStreamWaitEvent");
 }
 CUresult cuEventCreate(CUevent* event, unsigned) {
@@ -386,7 +396,7 @@ CUresult cuEventCreate(CUevent* event, unsigned) {
     return CUDA_SUCCESS;
 }
 CUresult cuEventRecord(CUevent event, CUstream stream) {
-    note("record %llx event %llx", reinterpret_cast<unsigned long long>(stream), reinterpret_cast<unsigned long long>(event));
+    note("record %llx event %llx", number(stream), number(event));
     return verdict("cuEventRecord");
 }
 CUresult cuEventElapsedTime(float* milliseconds, CUevent, CUevent) {
@@ -414,7 +424,7 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
     for (const auto& [address, bytes] : mapped) note("visible %llx %zu", address, bytes);
     note("launch %s grid=%u,%u,%u block=%u,%u,%u smem=%u stream=%llx%s", kernel->name.c_str(), config->gridDimX,
          config->gridDimY, config->gridDimZ, config->blockDimX, config->blockDimY, config->blockDimZ,
-         config->sharedMemBytes, reinterpret_cast<unsigned long long>(config->hStream), text.c_str());
+         config->sharedMemBytes, number(config->hStream), text.c_str());
     if (const CUresult result = verdict("cuLaunchKernelEx")) return result;
     behave(*kernel, params);
     return CUDA_SUCCESS;
@@ -429,7 +439,7 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
     for (cuuint32_t i = 0; i + 1 < rank; ++i) text << (i ? "," : " strides=") << strides[i];
     for (cuuint32_t i = 0; i < rank; ++i) text << (i ? "," : " box=") << box[i];
     for (cuuint32_t i = 0; i < rank; ++i) text << (i ? "," : " steps=") << steps[i];
-    note("encode type=%d address=%llx%s enums=%d,%d,%d,%d", type, reinterpret_cast<unsigned long long>(address),
+    note("encode type=%d address=%llx%s enums=%d,%d,%d,%d", type, number(address),
          text.str().c_str(), interleave, swizzle, promotion, fill);
     std::memset(map, 0x77, sizeof *map);
     std::memcpy(map, &address, sizeof address);
