@@ -5,8 +5,11 @@ import pytest
 from ptxgym.device.cuda.listing import Place
 from ptxgym.device.cuda.observe import instruction_counts, kernel_profiles, profile_lines, stalls
 from ptxgym.device.cuda.report import Launch
-from ptxgym.judge.evidence import family_counts
-from ptxgym.verdict import HotLine, KernelProfile, Stall
+from ptxgym.device.protocol import Execution, InstructionCount
+from ptxgym.judge.conditions import Case
+from ptxgym.judge.evidence import family_counts, gather
+from ptxgym.task import Task, load_arch
+from ptxgym.verdict import Evidence, HotLine, KernelProfile, Stall
 
 from .support import made_launch
 
@@ -22,6 +25,24 @@ def test_the_oracle_did_every_multiply_add_of_its_gemm_with_wgmma(oracle: Launch
     tiles, slices = (8192 // 128) * (7168 // 256), 5120 // 64
     assert families["tma"].thread_instructions == tiles * slices * 2 + 2 * tiles * (4 + 4)
     assert families["stmatrix"].warp_instructions > 0
+
+
+def test_counts_of_nsight_compute_are_evidence(oracle: Launch, gemm: Task) -> None:
+    case = Case("hardware/0", {"M": 8192, "N": 7168, "K": 5120}, "normal", 1, hidden=False)
+    counts = instruction_counts([oracle], {})
+
+    def evidence(*more: InstructionCount) -> Evidence:
+        execution = Execution(buffers={}, counts=(*counts, *more))
+        return gather(gemm, load_arch("h100"), case, execution, correct=True, ablation="depends", source="ncu")
+
+    assert (evidence().coverage, evidence().target_ok, evidence().source) == (1.0, True, "ncu")
+    threads = 8192 * 7168 * 5120 // 8
+    for text in ("FFMA R0, R1, R2, R3", "FMUL R0, R1, R2", "IMAD R0, R1, R2, R3", "HFMA2 R0, R1, R2, R3"):
+        launch = made_launch(sass=(text,), warp=(threads // 32,), thread=(threads,), lines=(1,))
+        redundant = evidence(*instruction_counts([launch], {}))
+        assert not redundant.target_ok and "multiply-adds" in (redundant.explanation or "")
+    launch = made_launch(sass=("IMAD.MOV.U32 R0, RZ, RZ, R3",), warp=(threads // 32,), thread=(threads,), lines=(1,))
+    assert evidence(*instruction_counts([launch], {})).target_ok
 
 
 def test_counts_leave_out_what_never_ran_and_name_line_and_opcode() -> None:
