@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 from ptxgym.device.emulator import (  # noqa: F401  (each adds its rules to the grammar)
     decode_alu,
     decode_async,
+    decode_atomic,
     decode_bits,
     decode_control,
+    decode_hints,
     decode_matrix,
     decode_memory,
     decode_move,

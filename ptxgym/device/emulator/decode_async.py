@@ -25,15 +25,13 @@ from ptxgym.device.emulator.decode_grammar import (
     types,
     word,
 )
+from ptxgym.device.emulator.decode_hints import checked_address, checked_value, nop
 from ptxgym.device.emulator.decode_memory import (
     CACHE_HINT,
     L2_PREFETCH,
     ORDER_MODS,
     SCOPE_MODS,
     SPACES,
-    checked_address,
-    checked_value,
-    nop,
     space_slot,
 )
 from ptxgym.device.emulator.decode_operands import (

@@ -27,12 +27,11 @@ from ptxgym.device.emulator.decode_grammar import (
     types,
     word,
 )
+from ptxgym.device.emulator.decode_hints import checked_value, nop
 from ptxgym.device.emulator.decode_memory import (
     ORDER_MODS,
     SCOPE_MODS,
     call_parameter,
-    checked_value,
-    nop,
 )
 from ptxgym.device.emulator.decode_operands import (
     Context,

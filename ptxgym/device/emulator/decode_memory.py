@@ -1,4 +1,4 @@
-"""Grammar: loads, stores, atomics, prefetches and cache policies. PTX ISA 9.7.9 and 9.7.13.
+"""Grammar: loads and stores, and the modifiers that atomics and copies share with them. PTX ISA 9.7.9.
 
 Cache operators, eviction priorities, prefetch sizes and cache policies are accepted and have no effect on results.
 """
@@ -11,10 +11,8 @@ from ptxgym.device.emulator.decode_grammar import (
     NVEC_AT,
     OP_AT,
     STYPE_AT,
-    T_CODE,
     TYPE_AT,
     VEC_AT,
-    Builder,
     Custom,
     Form,
     Handler,
@@ -33,17 +31,12 @@ from ptxgym.device.emulator.decode_move import REGISTER_CLASS
 from ptxgym.device.emulator.decode_operands import (
     Context,
     describe,
-    dest,
     elements,
-    enter_address,
     immediate,
     memory,
     policy,
-    source,
-    vector_dest,
-    vector_source,
 )
-from ptxgym.device.emulator.ir import ATOM, FEATURE, NOP_REASON, OP, ORDER, SCOPE, SPACE
+from ptxgym.device.emulator.ir import FEATURE, OP, ORDER, SCOPE, SPACE
 from ptxgym.device.emulator.ptx import TYPE_BYTES, Integer, Memory, Operand, Real, Register, Sink, Symbol
 
 SPACES = {
@@ -89,7 +82,8 @@ def _communicates(form: Form) -> int:
     return FEATURE["FEAT_COMMUNICATES"] if ordered and not local else 0
 
 
-def _features(form: Form) -> int:
+def features_of(form: Form) -> int:
+    """Bits of `FEATURE` that an access of the form's space and order needs."""
     shared = FEATURE["FEAT_SHARED"] if SPACES[form["space"]] in ("shared", "") else 0
     return shared | _communicates(form)
 
@@ -168,7 +162,8 @@ def _stored(kind: str, count: int) -> Handler:
     return handler
 
 
-def _with_policy(form: Form, *handlers: Handler) -> tuple[Handler, ...]:
+def with_policy(form: Form, *handlers: Handler) -> tuple[Handler, ...]:
+    """The handlers of the operands, and that of the cache policy where the form has one."""
     return (*handlers, policy) if form.chosen.get("hint") else handlers
 
 
@@ -182,9 +177,9 @@ def _ld(form: Form) -> Template | None:
     if count is None or not _scoped(form):
         return None
     space = SPACES[form["space"]]
-    shape = _with_policy(form, _loaded(form["type"], count), memory("a", space))
+    shape = with_policy(form, _loaded(form["type"], count), memory("a", space))
     custom = _load_parameter(shape) if space == "param" else None
-    return make("LD", form, shape, custom=custom, family="ld", features=_features(form), stype=0)
+    return make("LD", form, shape, custom=custom, family="ld", features=features_of(form), stype=0)
 
 
 def _st(form: Form) -> Template | None:
@@ -194,8 +189,8 @@ def _st(form: Form) -> Template | None:
     space = SPACES[form["space"]]
     if space == "param":
         return make("MOV", form, custom=_store_parameter(form["type"], count), family="call", mods=0)
-    shape = _with_policy(form, memory("a", space), _stored(form["type"], count))
-    return make("ST", form, shape, family="st", features=_features(form), stype=0)
+    shape = with_policy(form, memory("a", space), _stored(form["type"], count))
+    return make("ST", form, shape, family="st", features=features_of(form), stype=0)
 
 
 # ---- parameters of calls live in hidden registers
@@ -296,182 +291,4 @@ def _ld_nc(form: Form) -> Template | None:
     return _ld(Form({**form.chosen, "space": "global"}, {**form.effects, "mods": SPACE_MODS["global"]}))
 
 
-# ---- atomics
-
-_OPERATIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("add", ("u32", "s32", "u64", "f32", "f64")),
-    ("min", ("u32", "s32", "u64", "s64")),
-    ("max", ("u32", "s32", "u64", "s64")),
-    ("inc", ("u32",)),
-    ("dec", ("u32",)),
-    ("and", ("b32", "b64")),
-    ("or", ("b32", "b64")),
-    ("xor", ("b32", "b64")),
-)
-_VECTOR_TYPES = {
-    "v2": ("f32", "f16", "bf16", "f16x2", "bf16x2"),
-    "v4": ("f32", "f16", "bf16", "f16x2", "bf16x2"),
-    "v8": ("f16", "bf16"),
-}
-
-
-def _atomic_operand(kind: str) -> str:
-    return "b32" if kind in ("f16x2", "bf16x2") else "b16" if kind in ("f16", "bf16") else kind
-
-
-def _atomic(reduction: bool, sources: int) -> Builder:
-    """A builder for `atom` or `red` with one or two sources."""
-
-    def build(form: Form) -> Template:
-        kind = _atomic_operand(form["type"])
-        address = memory("a", SPACES[form["space"]])
-        handlers = [address, source("b", kind), source("c", kind)][: 1 + sources]
-        if not reduction:
-            handlers.insert(0, dest("d", kind, sink=True))
-        features = _features(form)
-        if SPACES[form["space"]] != "shared" and form["scope"] != "cta":
-            features |= FEATURE["FEAT_COMMUNICATES"]
-        op = "RED" if reduction else "ATOM"
-        return make(op, form, _with_policy(form, *handlers), family="atom", features=features)
-
-    return build
-
-
-def _vector_atomic(reduction: bool) -> Builder:
-    def build(form: Form) -> Template | None:
-        if form["type"] not in _VECTOR_TYPES[form["vec"]]:
-            return None
-        count, kind = int(form["vec"][1:]), _atomic_operand(form["type"])
-        if count * TYPE_BYTES[kind] > 16:
-            return None
-        handlers: list[Handler] = [
-            memory("a", "global" if form["space"] else ""),
-            vector_source(count, kind, second=True),
-        ]
-        if not reduction:
-            handlers.insert(0, vector_dest(count, kind, sinks=True))
-        return make(
-            "RED" if reduction else "ATOM",
-            form,
-            _with_policy(form, *handlers),
-            family="atom",
-            features=FEATURE["FEAT_COMMUNICATES"],
-        )
-
-    return build
-
-
-def _atomic_rules() -> None:
-    spaces = space_slot("", "global", "shared", "shared::cta", "shared::cluster")
-    for mnemonic, reduction in (("atom", False), ("red", True)):
-        names = ("relaxed", "release") if reduction else ("relaxed", "acquire", "release", "acq_rel")
-        order = choice("order", "mods", {k: ORDER_MODS[k] for k in names}, default=ORDER_MODS["relaxed"])
-        scope = choice("scope", "mods", SCOPE_MODS, default=SCOPE_MODS["gpu"])
-        common = [order, scope, spaces]
-        example = "[a+4], b" if reduction else "d, [a+4], b"
-        vector_example = "[a], {b0, b1}" if reduction else "{d0, d1}, [a], {b0, b1}"
-        for operation, kinds in _OPERATIONS:
-            code = choice("operation", "mods", {operation: ATOM["A_" + operation.upper()]})
-            rule(mnemonic, [*common, code, CACHE_HINT, types(*kinds)], _atomic(reduction, 1), example=example)
-        add = choice("operation", "mods", {"add": ATOM["A_ADD"]})
-        noftz = Slot("noftz", {"noftz": {}})
-        half = types("f16", "f16x2", "bf16", "bf16x2")
-        rule(mnemonic, [*common, add, noftz, CACHE_HINT, half], _atomic(reduction, 1), example=example)
-        if not reduction:
-            exchange = choice("operation", "mods", {"exch": ATOM["A_EXCH"]})
-            swap = choice("operation", "mods", {"cas": ATOM["A_CAS"]})
-            rule(
-                "atom", [*common, exchange, CACHE_HINT, types("b32", "b64", "b128")], _atomic(False, 1), example=example
-            )
-            rule(
-                "atom",
-                [*common, swap, CACHE_HINT, types("b16", "b32", "b64", "b128")],
-                _atomic(False, 2),
-                example="d, [a], b, c",
-            )
-        vectors = Slot("vec", {"v2": {}, "v4": {}, "v8": {}})
-        wide = [order, scope, space_slot("", "global")]
-        operations = choice("operation", "mods", {name: ATOM["A_" + name.upper()] for name in ("add", "min", "max")})
-        rule(
-            mnemonic, [*wide, add, CACHE_HINT, vectors, types("f32")], _vector_atomic(reduction), example=vector_example
-        )
-        rule(
-            mnemonic,
-            [*wide, operations, noftz, CACHE_HINT, vectors, half],
-            _vector_atomic(reduction),
-            example=vector_example,
-        )
-
-
-# ---- instructions that only concern caches: counted, without effect
-
-
-def nop(reason: str, *shapes: tuple[Handler, ...]) -> Builder:
-    """A builder for an accepted instruction that has no effect on results."""
-    return lambda form: make("NOP", form, *shapes, family="hint", imm=NOP_REASON[reason], mods=0)
-
-
-def checked_address(space: str) -> Handler:
-    """An address that is checked for its form and then dropped: prefetches never fault."""
-
-    def handler(context: Context, row: Row, operand: Operand) -> None:
-        if not isinstance(operand, Memory):
-            raise RefusedOperand(f"{describe(operand)} where an address in brackets is expected")
-        scratch = list(row)
-        enter_address(context, scratch, "a", operand, space)
-
-    return handler
-
-
-def checked_value(context: Context, row: Row, operand: Operand) -> None:
-    """A register or constant that has no effect on results."""
-    if not isinstance(operand, Integer | Real | Register):
-        raise RefusedOperand(f"{describe(operand)} where a value is expected")
-
-
-def _policy_template(form: Form) -> Template:
-    target = dest("d", "b64")
-    shapes: list[tuple[Handler, ...]] = [(target, checked_value)]
-    if form["kind"] == "fractional":
-        shapes.append((target,))
-    elif form["kind"] == "range":
-        shapes = [(target, checked_address("global" if form["global"] else ""), checked_value, checked_value)]
-    return make("NOP", form, *shapes, family="hint", imm=NOP_REASON["NOP_CREATEPOLICY"], type=T_CODE["b64"])
-
-
-def _hint_rules() -> None:
-    for level in ("L1", "L2"):
-        for space in ("global", "local", ""):
-            slots = [*word(level), *(word(space) if space else [])]
-            rule("prefetch", slots, nop("NOP_PREFETCH", (checked_address(space),)), example="[a]")
-    rule("prefetch", [*word("global"), Slot("level", {"L2::evict_last": {}, "L2::evict_normal": {}})],
-         nop("NOP_PREFETCH", (checked_address("global"),)), example="[a]")  # fmt: skip
-    rule("prefetchu", word("L1"), nop("NOP_PREFETCH", (checked_address(""),)), example="[a]")
-    for space in ("", "param", "const"):
-        slots = [*(word(space) if space else []), *word("tensormap")]
-        rule("prefetch", slots, nop("NOP_PREFETCH", (checked_address(space),)), example="[a]")
-    rule("applypriority", [optional("global", "global"), *word("L2::evict_normal")],
-         nop("NOP_PREFETCH", (checked_address(""), checked_value)), example="[a], 128")  # fmt: skip
-    first = Slot("first", {f"L2::{p}": {} for p in ("evict_last", "evict_normal", "evict_first", "evict_unchanged")})
-    second = optional("second", "L2::evict_first", "L2::evict_unchanged")
-    fractional = Slot("kind", {"fractional": {}})
-    rule(
-        "createpolicy",
-        [fractional, first, second, types("b64", slot="result")],
-        _policy_template,
-        example="d, 0f3F800000",
-    )
-    ranged = Slot("kind", {"range": {}})
-    rule(
-        "createpolicy",
-        [ranged, optional("global", "global"), first, second, types("b64", slot="result")],
-        _policy_template,
-        example="d, [a], 128, 128",
-    )
-    converted = Slot("kind", {"cvt": {}})
-    rule("createpolicy", [converted, *word("L2"), types("b64", slot="result")], _policy_template, example="d, a")
-
-
 _load_store_rules()
-_atomic_rules()
-_hint_rules()

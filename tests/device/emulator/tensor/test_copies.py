@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.device.emulator.tensor import reference
+from tests.device.emulator.tensor import reference_copies as reference
 from tests.device.emulator.tensor.harness import SCHEDULES, Kernels, succeeded
 from tests.gpu.cases import DATA_TYPES, FILLS, SWIZZLES, Case, Map, copy_cases, form_cases, load, store
 
