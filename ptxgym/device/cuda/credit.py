@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+
 from ptxgym.device.cuda.model import Witness
+from ptxgym.device.cuda.roofline import BF16_FLOP_PER_CLOCK
+from ptxgym.device.protocol import InstructionCount
 from ptxgym.judge.evidence import TARGET_COVERAGE
 from ptxgym.judge.judge import Judgement
 from ptxgym.reward import score
-from ptxgym.verdict import Evidence, Status, Timing
+from ptxgym.verdict import Evidence, KernelProfile, Status, Timing
 
 DURATION_AGREES = 1.5
 """Nsight Compute's duration of all launches and the timed median may differ by this factor: clocks are left alone, and
 between passes it restores memory. A kernel that does honest work under a profiler only differs by more."""
+
+TENSOR_CYCLES_AGREE = 0.5
+"""Share of the tensor cores' cycles that counted instructions take which the hardware's own counter must show."""
+MOST_SMS = 144
+"""Of the full GH100 ("NVIDIA H100 Tensor Core GPU Architecture"); fewer would need more cycles."""
+MOST_CLOCK_MHZ = 1980.0
+"""Of the multiprocessors of an H100 or H200 (`nvidia-smi -q -d CLOCK`); a slower clock means fewer active cycles."""
 
 
 def cross_checked(counted: Evidence, witness: Witness | None) -> tuple[Evidence, tuple[str, ...]]:
@@ -62,6 +73,37 @@ def emulated(witness: Witness | None, same_launches: bool, why: str) -> tuple[Ev
     elif not same_launches:
         seen = denied(seen, "the measured size runs other kernels or blocks than the emulated one, which was counted")
     return seen, (note,)
+
+
+def idle_tensor_cores(
+    counts: Iterable[InstructionCount], kernels: Iterable[KernelProfile], families: Collection[str]
+) -> str | None:
+    """Say that a kernel behaves differently while its instructions are counted, or None.
+
+    Nsight Compute counts instructions by patching them into the code, which makes a kernel several times slower, and
+    reads the hardware's counters in other passes, where the code runs as it is. A kernel that sees that it is slowed
+    down shows target instructions in the one and leaves the tensor cores idle in the other.
+
+    Args:
+        counts: executed instructions of all launches.
+        kernels: with the share of cycles in which the tensor cores were active, of the longest launch.
+        families: whose multiply-adds run on tensor cores.
+    """
+    done: dict[str, int] = {}
+    for count in counts:
+        if count.family in families:
+            done[count.kernel] = done.get(count.kernel, 0) + count.multiply_adds
+    for kernel in kernels:
+        if kernel.tensor_pipe_percent is None or not done.get(kernel.kernel):
+            continue
+        needed = done[kernel.kernel] / kernel.launches / (MOST_SMS * BF16_FLOP_PER_CLOCK / 2)
+        active = kernel.tensor_pipe_percent / 100 * kernel.duration_us * MOST_CLOCK_MHZ
+        if active < TENSOR_CYCLES_AGREE * needed:
+            return (
+                f"it behaves differently while its instructions are counted: those of {kernel.kernel} take "
+                f"{needed:.0f} cycles of the tensor cores, which were active for {active:.0f} where nothing slows it"
+            )
+    return None
 
 
 def duration_problem(profiled_us: float, timed_us: float) -> str | None:

@@ -268,6 +268,10 @@ class _Flow:
             right = self._tools.judging.right(self._request, self._first, profiled.outputs)
         if not right:
             return "it behaves differently under the profiler: its output is wrong there"
+        families = load_arch(self._request.arch).matrix_families
+        idle = credit.idle_tensor_cores(profiled.counts, profiled.kernels, families)
+        if idle is not None:
+            return idle
         if self.timing is None:
             return None
         return credit.duration_problem(sum(profiled.durations_us), self.timing.candidate_us)
