@@ -26,7 +26,7 @@ _CAMPAIGN = (sys.executable, "-m")
 PARTS: Mapping[str, tuple[tuple[str, ...], float]] = {
     # name: (command, seconds)
     "conformance": ((*_CAMPAIGN, "tests.gpu.run_conformance"), 120),
-    "tests": ((*_CAMPAIGN, "pytest", "-q", "-m", "gpu", "tests", "--ignore=tests/gpu/test_exploits.py"), 300),
+    "tests": ((*_CAMPAIGN, "pytest", "-q", "-m", "gpu", "tests/gpu", "--ignore=tests/gpu/test_exploits.py"), 300),
     "agreement": ((*_CAMPAIGN, "tests.gpu.agreement"), 120),
     "episode": ((*_CAMPAIGN, "tests.gpu.episode"), 150),
     "gpu_step": ((sys.executable, "benchmarks/gpu_step.py"), 140),
