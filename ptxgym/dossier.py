@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import ptxgym
 from ptxgym.build import Build
-from ptxgym.build.demangle import demangle_all
+from ptxgym.build.demangle import name_functions
 from ptxgym.device.cuda.model import Outcome
 from ptxgym.judge.judge import JUDGE_REVISION, Judgement
 from ptxgym.plan.model import LaunchPlan, normalize_names
@@ -81,7 +81,7 @@ class Dossier:
 
     def failed(self, failure: Failure, case: str = "", notes: tuple[str, ...] = ()) -> Verdict:
         """Close with the failure of a stage, on the call named `case` where it is not the first."""
-        message = normalize_names(demangle_all(failure.message))
+        message = normalize_names(name_functions(failure.message))
         if case:
             message = f"On {case}: {message}"
         return Verdict(

@@ -25,6 +25,23 @@ def demangle_all(text: str) -> str:
     return _MANGLED.sub(lambda match: demangle(match.group()), text)
 
 
+def function_name(mangled: str) -> str:
+    """Return the qualified name with its template arguments, without result and parameter types."""
+    name = demangle(mangled).replace("(anonymous namespace)::", "")
+    depth = 0
+    for at, char in enumerate(name):
+        depth += (char == "<") - (char == ">")
+        if char == "(" and depth == 0:
+            name = name[:at]
+            break
+    return name.removeprefix("void ")
+
+
+def name_functions(text: str) -> str:
+    """Return `text` with every mangled name in it as `function_name` gives it, which is enough in a message."""
+    return _MANGLED.sub(lambda match: function_name(match.group()), text)
+
+
 @functools.cache
 def _runtime() -> Callable[[str], str]:
     try:

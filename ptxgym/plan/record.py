@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from ptxgym import native, sandbox
-from ptxgym.build.demangle import demangle_all
+from ptxgym.build.demangle import name_functions
 from ptxgym.build.model import Build
 from ptxgym.errors import InfrastructureError, UsageError
 from ptxgym.plan.events import ApiError, RawOperation, Recording, parse_record
@@ -262,7 +262,7 @@ def _at(build: Build, error: ApiError) -> str:
 def _failure(
     code: str, message: str, status: Status = Status.PLAN_ERROR, where: tuple[Diagnostic, ...] = ()
 ) -> Failure:
-    text = normalize_names(demangle_all(message))
+    text = normalize_names(name_functions(message))
     return Failure(stage=Stage.PLAN, status=status, code=code, message=text, diagnostics=where)
 
 

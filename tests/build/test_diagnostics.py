@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ptxgym.build import Build
-from ptxgym.build.demangle import demangle, demangle_all
+from ptxgym.build.demangle import demangle, demangle_all, function_name, name_functions
 from ptxgym.build.diagnostics import MAX_DIAGNOSTICS, read_messages, scrub
 from ptxgym.build.hints import syntax_hint
 from ptxgym.build.outcome import _compile_failure
@@ -226,3 +226,17 @@ def test_a_compiler_that_breaks_down_is_not_quoted(said, line):
 def test_a_failed_assertion_of_the_text_is_no_broken_compiler(compile_text):
     failure = compile_text('static_assert(sizeof(int) == 8, "internal error");\n' + GOOD)
     assert failure.code == "build.syntax" and failure.diagnostics[0].line == 1
+
+
+@pytest.mark.parametrize(
+    ("mangled", "name"),
+    [
+        ("_ZN12_GLOBAL__N_110gemm_naiveEPK13__nv_bfloat16S2_PS0_iii", "gemm_naive"),
+        ("_Z4gemmILi128ELb1EEvPfPKfi", "gemm<128, true>"),
+        ("_ZN3opsplERKNS_1AES2_", "ops::operator+"),
+        ("run", "run"),
+    ],
+)
+def test_messages_name_functions_without_their_parameters(mangled, name):
+    assert function_name(mangled) == name
+    assert name_functions(f"launch of {mangled}: refused") == f"launch of {name}: refused"

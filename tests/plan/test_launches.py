@@ -52,4 +52,4 @@ def test_unknown_attribute_is_named(launches: Recorder) -> None:
 
 
 def test_kernel_names_are_readable(launches: Recorder) -> None:
-    assert "plain(float*)" in failed(launches(4, n=1)).message
+    assert failed(launches(4, n=1)).message.startswith("launch of plain: ")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ptxgym.build.demangle import demangle_all
+from ptxgym.build.demangle import name_functions
 from ptxgym.build.model import Build
 from ptxgym.cache import Cache
 from ptxgym.device.emulator.findings import RECORD_DTYPE, KernelSource, findings_of, rank
@@ -110,7 +110,7 @@ def _refusal(plan: LaunchPlan) -> Failure | None:
     """What the plan asks for that the emulator does not do, by name."""
 
     def refuse(code: str, what: str) -> Failure:
-        message = demangle_all(normalize_names(f"The emulator does not execute {what}."))
+        message = name_functions(normalize_names(f"The emulator does not execute {what}."))
         return Failure(stage=Stage.EXECUTE, status=Status.NOT_EMULATED, code=code, message=message)
 
     for launch in plan.launches:

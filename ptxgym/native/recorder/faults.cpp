@@ -20,13 +20,13 @@ constexpr std::uint64_t stack_overflow_reach = 1 << 20;
 
 unsigned long long cpu_limit_s = 0;  // read early: the kernel raises the soft limit each time it sends SIGXCPU
 
-bool was_write(const ucontext_t* context) {
+const char* what_it_did(const ucontext_t* context) {
 #if defined(__x86_64__)
     constexpr greg_t write_bit = 2;  // of the page-fault error code
-    return (context->uc_mcontext.gregs[REG_ERR] & write_bit) != 0;
+    return (context->uc_mcontext.gregs[REG_ERR] & write_bit) != 0 ? "wrote" : "read";
 #else
     (void)context;
-    return false;
+    return "touched";
 #endif
 }
 
@@ -40,7 +40,7 @@ std::uint64_t stack_pointer(const ucontext_t* context) {
 
 void device_access(std::uint64_t address, const ucontext_t* context) {
     char text[512];
-    const char* verb = was_write(context) ? "wrote" : "read";
+    const char* verb = what_it_did(context);
     const Buffer* buffer = nearest_buffer(address);
     if (buffer == nullptr) {
         std::snprintf(text, sizeof text,
