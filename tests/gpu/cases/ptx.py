@@ -20,6 +20,7 @@ VECTOR_LENGTH = 4
 BYTES = {"b16": 2, "b32": 4, "b64": 8, "pred": 4}
 RESULT = re.compile(r"(?<![\w%.])(?:(d2|d)(16|32|64|p)|(vh|vd|v)(\d))(?!\w)")
 CELL_BYTES, ADDRESS_IN_CELL = 64, 16
+THREADS_LIMIT = 1024
 
 
 def results(instruction: str) -> list[tuple[str, str]]:
@@ -55,7 +56,8 @@ def one_instruction(instruction: str) -> str:
     then the cells. Several statements may stand in a line, divided by semicolons.
     """
     space = cell_space(instruction)
-    lines = [f".visible .entry {kernel_name(instruction)}(.param .align 128 .b8 params[256])", "{", *_declarations()]
+    lines = [f".visible .entry {kernel_name(instruction)}(.param .align 128 .b8 params[256])"]
+    lines += [f".maxntid {THREADS_LIMIT}", "{", *_declarations()]
     lines += ["ld.param.u64 in, [params+128];", "ld.param.u64 out, [params+136];", "mov.u32 tid, %tid.x;"]
     lines += ["mov.u32 count, %ntid.x;", "mul.wide.u32 step, count, 8;", "mad.wide.u32 at, tid, 8, in;"]
     for field in SOURCES:
