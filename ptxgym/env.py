@@ -11,6 +11,7 @@ from gymnasium.spaces import Box, Dict
 from numpy.typing import NDArray
 
 from ptxgym.content import unknown
+from ptxgym.device.cuda.model import Tier
 from ptxgym.envs import load_env
 from ptxgym.episode import Episode, Turn
 from ptxgym.errors import InfrastructureError, UsageError
@@ -36,7 +37,7 @@ LATER_OPTIONS = {
 
 
 class KernelEnv(gym.Env[Observation, str]):
-    """Write a kernel, read what the compiler, the judge and the emulator say, write a better one.
+    """Write a kernel, read what the compiler, the judge and the device say, write a better one.
 
     ## Action space
     `Source`: one self-contained CUDA C++ file, at most 256 KiB of UTF-8. Any other text is judged too, and rejected.
@@ -77,6 +78,7 @@ class KernelEnv(gym.Env[Observation, str]):
         stop: str | None = None,
         feedback_bytes: int | None = None,
         device: str = "auto",
+        tier: Tier = "standard",
         evaluator: Evaluator | None = None,
         render_mode: str | None = None,
     ) -> None:
@@ -88,7 +90,8 @@ class KernelEnv(gym.Env[Observation, str]):
             reward: Overrides the reward preset.
             stop: Overrides the stop rule: `never`, `target_ok` or `speedup:<x>`.
             feedback_bytes: Overrides the cap of each feedback.
-            device: `auto`, `emulator` or `cuda`.
+            device: `auto` (a GPU of the task's generation where there is one), `emulator` or `cuda`.
+            tier: How a GPU measures: `rl`, `standard` or `publish`.
             evaluator: Instead of the one that this process shares; it is not closed with the environment.
             render_mode: `ansi`: `render()` returns the feedback.
 
@@ -104,7 +107,7 @@ class KernelEnv(gym.Env[Observation, str]):
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise UsageError(f"render_mode must be None or 'ansi', not {render_mode!r}")
         self.render_mode = render_mode
-        self._evaluator: Evaluator | None = evaluator or Evaluator.shared(device=device)
+        self._evaluator: Evaluator | None = evaluator or Evaluator.shared(device, tier)
         self._episode: Episode | None = None
         self._over = False
         self._feedback = ""

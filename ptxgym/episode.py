@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from ptxgym.envs import EnvConfig, StopRule, load_env
 from ptxgym.errors import UsageError
-from ptxgym.evaluator import Evaluator
+from ptxgym.evaluator import Evaluator, default_workload
 from ptxgym.feedback import render
-from ptxgym.prompt import render_prompt
+from ptxgym.prompt import Measuring, render_prompt
 from ptxgym.reward import Ledger, load_reward
 from ptxgym.skeleton import Skeleton
 from ptxgym.task import load_task
@@ -79,7 +79,7 @@ class Episode:
         self.task = load_task(self.config.task)
         self.evaluator = evaluator if evaluator is not None else Evaluator.shared()
         if workload is not None:
-            self.evaluator.check_workload(self.task, workload)
+            self.evaluator.check_workload(self.task, workload, self.config.arch)
         self.skeleton = Skeleton.parse(skeleton) if skeleton is not None else None
         self.init = init
         self.turns: tuple[Turn, ...] = ()
@@ -117,7 +117,13 @@ class Episode:
 
     def prompt(self) -> str:
         """Return what the agent reads before its first turn."""
-        return render_prompt(self.config, init=self.init, skeleton=self.skeleton.text if self.skeleton else None)
+        gpu = self.evaluator.gpu(self.config.arch)
+        measured = None
+        if gpu is not None:
+            workload = self._workload or default_workload(self.task, gpu)
+            measured = Measuring(gpu.name, self.evaluator.tier, workload)
+        skeleton = self.skeleton.text if self.skeleton else None
+        return render_prompt(self.config, init=self.init, skeleton=skeleton, measured=measured)
 
     def opening(self) -> str:
         """Return the feedback on `init`; empty without one."""

@@ -78,10 +78,8 @@ class Evaluator:
         """
         if isinstance(device, str):
             check_device(device)
-        if tier not in TIERS:
-            raise UsageError(f"tier must be 'rl', 'standard' or 'publish', not {tier!r}")
         self._chosen = device
-        self._tier: Tier = tier
+        self._tier = check_tier(tier)
         if secret is None:
             secret = run_secret()  # here, so that vector environments fork or spawn with it
         if not secret:
@@ -330,6 +328,18 @@ def check_device(name: str) -> None:
         raise UsageError(f"device 'cuda': {why_none(next(iter(ARCHITECTURES)))}; or use 'emulator', which needs no GPU")
     if missing := missing_packages():
         raise UsageError(f"device 'cuda': {_unusable(missing)}")
+
+
+def check_tier(name: str) -> Tier:
+    """Return the tier `name`.
+
+    Raises:
+        UsageError: if there is none of that name.
+    """
+    for tier in TIERS:
+        if tier == name:
+            return tier
+    raise UsageError(f"tier must be 'rl', 'standard' or 'publish', not {name!r}")
 
 
 @functools.cache

@@ -12,13 +12,28 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ptxgym.verdict import Diagnostic, Evidence, Finding, OutputError, Severity, Stage, Status, Verdict
+from ptxgym.build.demangle import demangle
+from ptxgym.device.cuda.observe import profile_lines
+from ptxgym.verdict import (
+    Diagnostic,
+    Evidence,
+    Finding,
+    KernelProfile,
+    OutputError,
+    Severity,
+    Stage,
+    Status,
+    Timing,
+    Verdict,
+)
 
 CAP_BYTES = 12_000
 """Longest feedback by default; 6,000 and 3,000 suit small contexts."""
 
 _LINE_BYTES = 600
 _SOURCE_BYTES = 160
+_PROFILED_KERNELS = 3
+_SOURCES = {"emulator": "emulator at its own, smaller sizes", "compute-sanitizer": "compute-sanitizer"}
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 
 _HEADLINES = {
@@ -77,7 +92,9 @@ def render(verdict: Verdict, source: str = "", *, cap_bytes: int = CAP_BYTES, no
         *((compiler,) if is_cause else ()),
         _Section("Findings", tuple(_findings(shown, quote)), 0.25),
         _Section("Outputs", tuple(_outputs(verdict.outputs)), 0.12),
+        _Section("Speed", tuple(_speed(verdict.measured.timing)), 0.06),
         _Section("Target instructions", tuple(_evidence(verdict.evidence)), 0.1),
+        _Section("Nsight Compute", tuple(_profiles(verdict.measured.profile, quote)), 0.12),
         *(() if is_cause else (compiler,)),
         _Section("Launch plan", tuple((verdict.plan or "").splitlines()), 0.05),
         _Section("Printed by your kernels (not checked, not trusted)", tuple(_bars(verdict.printed)), 0.05),
@@ -132,7 +149,8 @@ _SEVERITY_ORDER = (Severity.ERROR, Severity.WARNING, Severity.NOTE)
 def _findings(findings: Sequence[Finding], quote: _Quoter) -> Iterable[str]:
     for finding in sorted(findings, key=lambda f: _SEVERITY_ORDER.index(f.severity)):
         times = f" ({finding.count} times)" if finding.count > 1 else ""
-        yield f"{finding.severity} {finding.code}{times}: {_visible(finding.message)}"
+        source = f", seen by the {_SOURCES.get(finding.source, finding.source)}" if finding.source else ""
+        yield f"{finding.severity} {finding.code}{times}{source}: {_visible(finding.message)}"
         quoted = quote(finding.line, finding.source_line)
         if quoted is not None:
             yield f"    {quoted}"
@@ -167,6 +185,45 @@ def _outputs(outputs: Sequence[OutputError]) -> Iterable[str]:
         yield f"{output.name}: " + "; ".join(fact for fact in facts if fact)
         for explanation in output.explanations:
             yield f"    fits: {explanation}"
+
+
+def _speed(timing: Timing | None) -> Iterable[str]:
+    """What was measured, with all baselines; the best counts."""
+    if timing is None:
+        return
+    rate = f", {timing.tflops:.0f} TFLOP/s" if timing.tflops is not None else ""
+    yield (
+        f"your kernel {timing.candidate_us:.1f} µs{rate}; {timing.baseline} {timing.baseline_us:.1f} µs: speedup "
+        f"{timing.speedup:.3f} ({timing.speedup_low:.3f} to {timing.speedup_high:.3f}, {timing.pairs} pairs)"
+    )
+    for one in timing.baselines:
+        counts = ", the one that counts" if one.name == timing.baseline else ""
+        yield f"- {one.name}: {one.time_us:.1f} µs ({one.version}){counts}"
+    if timing.roofline_us is not None:
+        yield f"- at the GPU's peak rates: {timing.roofline_us:.1f} µs"
+
+
+def _profiles(profiles: Sequence[KernelProfile], quote: _Quoter) -> Iterable[str]:
+    """What Nsight Compute saw of the kernels that took longest, with their hottest lines."""
+    for profile in profiles[:_PROFILED_KERNELS]:
+        lines = profile_lines(profile)
+        plain = len(lines) - len(profile.hot_lines)  # a line of text for each hot line comes last
+        yield f"{_short(profile.kernel)}: {lines[0]}"
+        for line in lines[1:plain]:
+            yield f"    {line}"
+        for line, hot in zip(lines[plain:], profile.hot_lines, strict=True):
+            yield f"    {line}"
+            quoted = quote(hot.line, hot.source_line)
+            if quoted is not None:
+                yield f"        {quoted}"
+    if len(profiles) > _PROFILED_KERNELS:
+        yield f"and {len(profiles) - _PROFILED_KERNELS} kernels that take less time"
+
+
+def _short(kernel: str) -> str:
+    """A kernel's name without return type, anonymous namespace and parameters."""
+    name = demangle(kernel).replace("(anonymous namespace)::", "").removeprefix("void ")
+    return _visible(name.partition("(")[0])
 
 
 def _evidence(evidence: Evidence | None) -> Iterable[str]:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
+from ptxgym.device.cuda.model import Tier
 from ptxgym.envs import EnvConfig
 from ptxgym.judge.evidence import TARGET_COVERAGE
 from ptxgym.plan import device_profile
@@ -18,13 +20,26 @@ from ptxgym.task import Arch, Task, load_arch, load_task
 WIDTH = 110
 
 
-def render_prompt(config: EnvConfig, *, init: str | None = None, skeleton: str | None = None) -> str:
+@dataclass(frozen=True)
+class Measuring:
+    """Where and how speed is measured."""
+
+    gpu: str
+    """Such as `NVIDIA H200`."""
+    tier: Tier
+    workload: str
+
+
+def render_prompt(
+    config: EnvConfig, *, init: str | None = None, skeleton: str | None = None, measured: Measuring | None = None
+) -> str:
     """Render the prompt of an environment: task, interface, contract, required instructions, rules, budgets, score.
 
     Args:
         config: The environment.
         init: A kernel to start from; it is shown.
         skeleton: A kernel of which only marked regions may be changed; it is shown.
+        measured: The GPU that runs and times submissions; None where the emulator runs them.
 
     Raises:
         UnknownNameError: if the environment's task or architecture does not exist.
@@ -42,6 +57,8 @@ def render_prompt(config: EnvConfig, *, init: str | None = None, skeleton: str |
         _section("Hardware", _hardware(config.arch)),
         _section("Score", _score(arch)),
     ]
+    if measured is not None:
+        parts.insert(-1, _section("Measurement", _measurement(measured)))
     if skeleton is not None:
         parts.append(_section("Skeleton", (*_SKELETON, *_fenced(skeleton))))
     if init is not None:
@@ -135,6 +152,25 @@ def _hardware(arch: str) -> Iterable[str]:
     yield f"- shared memory per CTA: {optin:,} bytes ({plain:,} without opt-in)"
     yield f"- per SM: {profile.registers_per_sm:,} registers (at most 255 a thread), {profile.threads_per_sm:,} threads"
     yield f"- L2 cache {profile.l2_bytes >> 20} MiB; memory {profile.memory_bytes >> 30} GiB"
+
+
+_TIERS: Mapping[Tier, str] = {
+    "rl": "a kernel is timed if it is right and the emulator counts that it runs on target instructions",
+    "standard": "Nsight Compute counts executed instructions, and every right kernel is timed",
+    "publish": "Nsight Compute counts executed instructions, and every right kernel is timed at length",
+}
+
+
+def _measurement(measured: Measuring) -> Iterable[str]:
+    yield from _item(
+        f"Submissions run on an {measured.gpu}, at the sizes of workload `{measured.workload}`. Tier "
+        f"`{measured.tier}`: {_TIERS[measured.tier]}. The emulator runs them too, at its own sizes, and names causes."
+    )
+    yield from _item(
+        "Every call is cold: L2 is flushed, variables of the module are restored, buffers lie elsewhere. All kernels, "
+        "fills and copies of `run` count. Calls alternate with those of vendor libraries; the best of them is the "
+        "baseline, and the speed-up that pays is the lower end of its 95 % interval."
+    )
 
 
 def _score(arch: Arch) -> Iterable[str]:

@@ -90,7 +90,7 @@ def test_eval_reads_standard_input_and_takes_bytes_that_are_no_text(
         (("eval", "missing.cu", *ENV), "cannot read missing.cu: No such file"),
         (("eval", "/", *ENV), "cannot read /: Is a directory"),
         (("eval", "x.cu", "--env", "PTX-Gem-H100"), "did you mean 'PTX-Gemm-H100'"),
-        (("eval", __file__, *ENV, "--device", "cuda"), "'cuda' is not part of this version"),
+        (("eval", __file__, *ENV, "--device", "cuda"), "no NVIDIA GPU"),
         (("eval", __file__, *ENV, "--device", "gpu"), "not 'gpu'"),
         (("eval", __file__), "--env"),
         (("show", "PTX-Gemm-B20"), "unknown environment"),

@@ -15,7 +15,7 @@ from ptxgym.errors import UsageError
 
 app = typer.Typer(
     name="ptxgym",
-    help="Write CUDA C++ with inline PTX; have it compiled, executed on the CPU, judged and scored.",
+    help="Write CUDA C++ with inline PTX; have it compiled, executed on the CPU or a GPU, judged and scored.",
     epilog="Exit status: 0 ok, 1 the submission or a check failed, 2 usage, 3 the machine failed, 130 interrupted.",
     no_args_is_help=True,
     add_completion=False,
@@ -25,6 +25,7 @@ app = typer.Typer(
 
 EnvOption = Annotated[str, typer.Option("--env", metavar="ID", help="Such as PTX-Gemm-H100; see `ptxgym list`.")]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, emulator or cuda.")]
+TierOption = Annotated[str, typer.Option("--tier", help="How a GPU measures: rl, standard or publish.")]
 
 
 def _show_version(wanted: bool) -> None:
@@ -64,6 +65,7 @@ def eval_(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A kernel file; - reads standard input.")],
     env: EnvOption,
     device: DeviceOption = "auto",
+    tier: TierOption = "standard",
     json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
     notes: Annotated[
         bool, typer.Option("--notes", help="Show findings that real, fast kernels get away with.")
@@ -71,12 +73,12 @@ def eval_(
 ) -> None:
     """Judge one kernel file; exit 0 ok, 1 the submission failed, 2 usage, 3 the machine failed."""
     from ptxgym.envs import load_env
-    from ptxgym.evaluator import Evaluator
+    from ptxgym.evaluator import Evaluator, check_tier
     from ptxgym.feedback import render
     from ptxgym.verdict import Status
 
     config, text = load_env(env), read_source(file)
-    with Evaluator(device) as evaluator:
+    with Evaluator(device, tier=check_tier(tier)) as evaluator:
         verdict = evaluator.evaluate(text, config.task, config.arch)
     if json:
         typer.echo(dumps(loads(verdict.model_dump_json()), indent=2))  # in ASCII: whatever the terminal's encoding is
@@ -91,15 +93,19 @@ def eval_(
 def verify(
     env: Annotated[str | None, typer.Option("--env", metavar="ID", help="Only this environment.")] = None,
     all_: Annotated[bool, typer.Option("--all", help="Every environment.")] = False,
+    device: DeviceOption = "emulator",
 ) -> None:
-    """Check that every proven solution and teaching kernel still gets the verdict that its task names."""
+    """Check that every proven solution and teaching kernel still gets the verdict that its task names.
+
+    On a GPU (--device cuda) the proven solutions alone: what a teaching kernel shows is the emulator's to find.
+    """
     from ptxgym.cli.verifying import verify_envs
     from ptxgym.envs import env_names, load_env
 
     if (env is None) != all_:
         raise UsageError("verify: give either --env ID or --all")
     configs = [load_env(name) for name in (env_names() if env is None else (env,))]
-    raise typer.Exit(Exit.OK if verify_envs(configs) else Exit.FAILED)
+    raise typer.Exit(Exit.OK if verify_envs(configs, device) else Exit.FAILED)
 
 
 @app.command()
@@ -123,7 +129,7 @@ def demo() -> None:
 
 @app.command()
 def doctor() -> None:
-    """Check compilers, emulator, sandbox, cache and GPU; name the fix of whatever is missing."""
+    """Check compilers, emulator, sandbox, cache, GPU and profiler; name the fix of whatever is missing."""
     from ptxgym.cli.doctor import examine
 
     raise typer.Exit(Exit.OK if examine() else Exit.INFRASTRUCTURE)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import platform
 import shutil
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,8 +17,16 @@ from ptxgym import native
 from ptxgym.build import find_toolchain
 from ptxgym.cache import Cache
 from ptxgym.cli.console import out, plain
+from ptxgym.device.cuda.gpu import Gpu, gpu_for, gpus, why_none
+from ptxgym.device.cuda.lock import FOLDER, DeviceLock
+from ptxgym.device.cuda.ncu import find_ncu, ncu_obstacle, ncu_permission
+from ptxgym.device.cuda.sanitizer import find_sanitizer, sanitizer_version
 from ptxgym.errors import PtxgymError
+from ptxgym.evaluator import GPU_PACKAGES, missing_packages
 from ptxgym.sandbox import isolation
+from ptxgym.task import ARCHITECTURES
+
+LOCK_LIMIT_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -38,7 +46,8 @@ def examine() -> bool:
     """Print one line per check; return whether kernels can be judged here."""
     table = Table("", "what", "found", "fix", box=None, header_style="bold")
     good = True
-    for name, check in CHECKS.items():
+    checks = CHECKS if _measuring_gpu() is None else {**CHECKS, **GPU_CHECKS}
+    for name, check in checks.items():
         try:
             result = check()
         except PtxgymError as error:
@@ -104,19 +113,57 @@ def _cache() -> Check:
 
 
 def _gpu() -> Check:
-    tool = shutil.which("nvidia-smi")
-    none = Check("limited", "none: kernels are emulated, speed is not measured", "")
-    if tool is None:
-        return none
-    query = [tool, "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(query, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30)
-    except subprocess.TimeoutExpired:
-        return Check("limited", "nvidia-smi does not answer", "check the driver")
-    if done.returncode:
-        return Check("limited", f"nvidia-smi fails: {done.stdout.strip() or done.stderr.strip()}", "check the driver")
-    names = "; ".join(line.strip() for line in done.stdout.splitlines())
-    return Check("limited", f"{names}: not used by this version, kernels are emulated")
+    found = gpus()
+    if not found:
+        return Check("limited", "none that this process may use: kernels are emulated, speed is not measured", "")
+    names = "; ".join(f"{gpu.name}, {gpu.memory_bytes >> 30} GiB{', split by MIG' if gpu.mig else ''}" for gpu in found)
+    text = f"{names}; driver {found[0].driver}"
+    if all(gpu_for(arch) is None for arch in ARCHITECTURES):
+        return Check("limited", text, _gpu_fix())
+    return Check("ok", text)
+
+
+def _gpu_fix() -> str:
+    return f"kernels are emulated, since {why_none(next(iter(ARCHITECTURES)))}"
+
+
+def _gpu_packages() -> Check:
+    missing = missing_packages()
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in GPU_PACKAGES if name not in missing)
+    if missing:
+        return Check("limited", f"{versions or 'none'}; missing: {', '.join(missing)}", 'pip install "ptxgym[gpu]"')
+    return Check("ok", versions)
+
+
+def _profiler() -> Check:
+    found = find_ncu()
+    name = f"Nsight Compute {found.version}" if found is not None else "no Nsight Compute"
+    gpu = _measuring_gpu()
+    obstacle = ncu_obstacle() or (ncu_permission(gpu) if gpu is not None else None)
+    if obstacle is not None:
+        fix = obstacle.fix or "see the message; until then the emulator counts instructions"
+        return Check("limited", f"{name}: {obstacle.reason}", fix)
+    return Check("ok", f"{name}, may profile")
+
+
+def _sanitizer() -> Check:
+    if find_sanitizer() is None:
+        return Check(
+            "limited", "none: faults are not located", "install the CUDA toolkit's compute-sanitizer; put it on PATH"
+        )
+    return Check("ok", f"compute-sanitizer {sanitizer_version() or 'that tells no version'}")
+
+
+def _device_lock() -> Check:
+    gpu = _measuring_gpu()
+    assert gpu is not None  # _gpu_checks asks only where there is one
+    lock = DeviceLock(gpu.uuid)
+    with lock.shared(LOCK_LIMIT_S):
+        return Check("ok", f"granted beside {max(0, len(lock.holders()) - 1)} others; files in {FOLDER}")
+
+
+def _measuring_gpu() -> Gpu | None:
+    return next((gpu for arch in ARCHITECTURES if (gpu := gpu_for(arch)) is not None), None)
 
 
 CHECKS: dict[str, Callable[[], Check]] = {
@@ -130,3 +177,11 @@ CHECKS: dict[str, Callable[[], Check]] = {
     "cache": _cache,
     "GPU": _gpu,
 }
+
+GPU_CHECKS: dict[str, Callable[[], Check]] = {
+    "GPU packages": _gpu_packages,
+    "profiler": _profiler,
+    "sanitizer": _sanitizer,
+    "device lock": _device_lock,
+}
+"""Where there is a GPU to measure on."""
