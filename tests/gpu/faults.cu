@@ -76,8 +76,8 @@ __global__ void bulk_past(float* c, int n) {
   asm volatile("fence.proxy.async;" ::: "memory");
   __syncthreads();
   if (threadIdx.x == 0) {
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], 2048;"  // bulk_past
-                 ::"l"(c + n - 256), "r"(shared_address(tile)) : "memory");
+    const uint32_t source = shared_address(tile);
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], 2048;" ::"l"(c + n - 256), "r"(source));  // bulk_past
     asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group 0;" ::: "memory");
   }
 }

@@ -6,8 +6,6 @@ Source: `ncu --query-metrics`, and a report read on an H200 (Nsight Compute 2025
 
 from __future__ import annotations
 
-from ptxgym.build.entry import SUBMISSION_FILE as SUBMISSION_FILE
-
 WARP_EXECUTIONS = "inst_executed"
 THREAD_EXECUTIONS = "thread_inst_executed_true"
 """Executions by threads whose predicate was on."""

@@ -28,7 +28,7 @@ from ptxgym.device.cuda.executor import WARM_KERNEL, WARM_PROFILER, Executor, Me
 from ptxgym.device.cuda.gpu import Gpu
 from ptxgym.device.cuda.listing import Listing, read_listing
 from ptxgym.device.cuda.observe import duration_us, instruction_counts, kernel_profiles
-from ptxgym.device.cuda.report import Launch, ReportError
+from ptxgym.device.cuda.report import ReportError
 from ptxgym.device.cuda.report_reader import ReportReader, reader_problem
 from ptxgym.device.protocol import InstructionCount
 from ptxgym.errors import InfrastructureError, PtxgymError, ToolchainError
@@ -199,7 +199,7 @@ class ProfiledExecutor:
         self._report = folder / "report.ncu-rep"
         self._cleanup = weakref.finalize(self, shutil.rmtree, folder, True)
         assert ncu.python is not None
-        self._reader = ReportReader(ncu.python)
+        self._reader = ReportReader(ncu.python, WARM_KERNEL)
         try:
             self._executor = Executor.start(
                 gpu,
@@ -282,7 +282,7 @@ class ProfiledExecutor:
                 if isinstance(called, Failure):
                     return called
                 try:
-                    launches = self._read()
+                    launches = self._reader.read(self._report)
                 except ReportError as error:
                     return Unavailable(str(error), "")
                 places, source = listing.result(), build.source.read_text(errors="replace")
@@ -303,11 +303,6 @@ class ProfiledExecutor:
         self._executor.kill()
         self._reader.close()
         self._cleanup()
-
-    def _read(self) -> tuple[Launch, ...]:
-        """Read the report, without the empty kernel at its start."""
-        launches = self._reader.read(self._report)
-        return launches[1:] if launches and launches[0].kernel == WARM_KERNEL else launches
 
 
 def _command(ncu: Ncu, report: Path, observe: bool) -> list[str]:

@@ -26,22 +26,19 @@ def instruction_counts(launches: Sequence[Launch], listing: Listing) -> tuple[In
 
     Args:
         launches: from one report.
-        listing: places of the instructions; where one is missing, its line is that of the report: the outermost call.
+        listing: places of the instructions; one that is missing has no line.
     """
     counts = []
     for launch in launches:
         warps = launch.instances.get(metrics.WARP_EXECUTIONS, ())
         threads = launch.instances.get(metrics.THREAD_EXECUTIONS, ())
         places = listing.get(launch.kernel, {})
-        rows = zip(launch.offsets, launch.sass, launch.lines, warps, threads, strict=True)
-        for offset, text, outermost, warp, thread in rows:
+        for offset, text, warp, thread in zip(launch.offsets, launch.sass, warps, threads, strict=True):
             if warp:
                 sass = Sass.parse(text)
-                line = places[offset].line if offset in places else outermost
+                line = places[offset].line if offset in places else None
                 work = sass.multiply_adds(thread)
-                counts.append(
-                    InstructionCount(launch.kernel, sass.opcode, sass.family, line or None, warp, thread, work)
-                )
+                counts.append(InstructionCount(launch.kernel, sass.opcode, sass.family, line, warp, thread, work))
     return tuple(counts)
 
 
@@ -140,10 +137,7 @@ def _profile(launch: Launch, count: int, places: Mapping[int, Place], text_lines
 
 def sites(launch: Launch, places: Mapping[int, Place]) -> tuple[int, ...]:
     """Return the line of each instruction, that of the call where it came from a wrapper; 0 for none."""
-    return tuple(
-        places[offset].site if offset in places else line
-        for offset, line in zip(launch.offsets, launch.lines, strict=True)
-    )
+    return tuple(places[offset].site if offset in places else 0 for offset in launch.offsets)
 
 
 def limiter(launch: Launch) -> str | None:

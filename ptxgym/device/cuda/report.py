@@ -7,7 +7,7 @@ of one launch takes 0.1 s with it, 0.5 s with `ncu --import --csv` (measured on 
 from __future__ import annotations
 
 import functools
-import importlib.util
+import importlib
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,8 +29,6 @@ class Launch:
     """Its instructions, as text, in the order of their addresses."""
     offsets: tuple[int, ...]
     """Byte offset of each instruction from the kernel's first."""
-    lines: tuple[int, ...]
-    """Line of the submission of each instruction, that of the outermost call where it was inlined; 0 for none."""
     instances: Mapping[str, tuple[int, ...]]
     """Metrics per instruction, by Nsight Compute's name, in the order of `sass`."""
 
@@ -49,18 +47,15 @@ UNITS: Mapping[str, Mapping[str, float]] = {
 def _module(folder: Path) -> Any:
     """Load `ncu_report` from `folder` once per process."""
     path = folder / "ncu_report.py"
-    spec = importlib.util.spec_from_file_location("ncu_report", path)
-    if spec is None or spec.loader is None or not path.is_file():
+    if not path.is_file():
         raise ReportError(f"{path} is missing")
-    module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(folder))  # its native half, `_ncu_report`, lies beside it
+    sys.path.insert(0, str(folder))
     try:
-        spec.loader.exec_module(module)
+        return importlib.import_module("ncu_report")
     except ImportError as error:
         raise ReportError(f"{path} cannot be loaded by this Python: {error}") from error
     finally:
         sys.path.remove(str(folder))
-    return module
 
 
 def load_reader(folder: Path) -> None:
@@ -72,12 +67,13 @@ def load_reader(folder: Path) -> None:
     _module(folder)
 
 
-def read_report(path: Path, folder: Path) -> tuple[Launch, ...]:
+def read_report(path: Path, folder: Path, left_out: str = "") -> tuple[Launch, ...]:
     """Return the launches of the report at `path`, in order.
 
     Args:
         path: a `.ncu-rep` file.
         folder: Nsight Compute's `extras/python`.
+        left_out: Kernel whose launch is left out if it is the first.
 
     Raises:
         ReportError: if it cannot be read.
@@ -85,10 +81,12 @@ def read_report(path: Path, folder: Path) -> tuple[Launch, ...]:
     module = _module(folder)
     try:
         report = module.load_report(str(path))
+        ranges = [report.range_by_idx(index) for index in range(report.num_ranges())]
+        actions = [part.action_by_idx(number) for part in ranges for number in range(part.num_actions())]
         return tuple(
-            _launch(found.action_by_idx(number))
-            for found in (report.range_by_idx(index) for index in range(report.num_ranges()))
-            for number in range(found.num_actions())
+            _launch(action)
+            for number, action in enumerate(actions)
+            if number or action.name(action.NameBase_MANGLED) != left_out
         )
     except (FileNotFoundError, RuntimeError, ValueError) as error:
         raise ReportError(f"{path.name} cannot be read: {error}") from error
@@ -107,7 +105,6 @@ def _launch(action: Any) -> Launch:
         values=values,
         sass=tuple(action.sass_by_pc(address).strip() for address in addresses),
         offsets=tuple(address - start for address in addresses),
-        lines=tuple(_line(action, address) for address in addresses),
         instances={name: tuple(found.get(at, 0) for at in addresses) for name, found in instances.items()},
     )
 
@@ -125,10 +122,3 @@ def _instances(action: Any, name: str) -> dict[int, int]:
         return {}
     addresses = metric.correlation_ids()
     return {addresses.as_uint64(i): metric.as_uint64(i) for i in range(metric.num_instances())}
-
-
-def _line(action: Any, address: int) -> int:
-    found = action.source_info(address)
-    if found is None or found.file_name() != metrics.SUBMISSION_FILE:
-        return 0
-    return int(found.line())

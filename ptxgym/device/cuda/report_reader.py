@@ -1,7 +1,7 @@
-"""Nsight Compute's report reader in a process of its own: `python -m ptxgym.device.cuda.report_reader FOLDER`.
+"""Nsight Compute's report reader in a process of its own: `python -m ptxgym.device.cuda.report_reader FOLDER KERNEL`.
 
-NVIDIA's module is native code that brings its own copies of common libraries; in a process that also holds torch and
-cupy it crashed (Nsight Compute 2025.3.1, torch 2.11). The process is started before it is needed, and reads one report.
+NVIDIA's module is native code, and brings its own copies of libraries that torch has too; when it crashes, the judge
+process does not. The process is started before it is needed, and reads one report.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from pathlib import Path
 from ptxgym.device.cuda.report import Launch, ReportError, load_reader, read_report
 
 READ_LIMIT_S = 60.0
+_MOST_SAID = 600
 
 
 class ReportReader:
     """One process that waits for one report."""
 
-    def __init__(self, folder: Path) -> None:
-        """Start it with `extras/python` of Nsight Compute."""
+    def __init__(self, folder: Path, left_out: str = "") -> None:
+        """Start it with `extras/python` of Nsight Compute, and what `read_report` leaves out."""
         package = str(Path(__file__).parents[3])
         path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "ptxgym.device.cuda.report_reader", str(folder)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            [sys.executable, "-X", "faulthandler", "-m", "ptxgym.device.cuda.report_reader", str(folder), left_out],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": path},
         )  # fmt: skip
 
@@ -39,7 +40,7 @@ class ReportReader:
             ReportError: if the module cannot be loaded, or the report not be read.
         """
         try:
-            answer, _ = self._process.communicate(os.fsencode(path or ""), READ_LIMIT_S)
+            answer, said = self._process.communicate(os.fsencode(path or ""), READ_LIMIT_S)
         except subprocess.TimeoutExpired:
             raise ReportError(f"the report was not read within {READ_LIMIT_S:g} s") from None
         finally:
@@ -47,7 +48,9 @@ class ReportReader:
         code = self._process.returncode
         if code:
             how = f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
-            raise ReportError(f"the reader of Nsight Compute's reports {how}")
+            raise ReportError(
+                f"the reader of Nsight Compute's reports {how}: {said.decode(errors='replace')[:_MOST_SAID]}"
+            )
         found = pickle.loads(answer)
         if isinstance(found, str):
             raise ReportError(found)
@@ -57,7 +60,7 @@ class ReportReader:
         """End the process."""
         self._process.kill()
         self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
+        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             if pipe is not None:
                 pipe.close()
 
@@ -78,7 +81,7 @@ def main(arguments: list[str]) -> int:
     try:
         load_reader(folder)
         path = os.fsdecode(sys.stdin.buffer.read())
-        found: tuple[Launch, ...] | str = read_report(Path(path), folder) if path else ()
+        found: tuple[Launch, ...] | str = read_report(Path(path), folder, arguments[1]) if path else ()
     except ReportError as error:
         found = str(error)
     sys.stdout.buffer.write(pickle.dumps(found))

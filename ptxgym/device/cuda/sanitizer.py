@@ -10,7 +10,7 @@ import functools
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
@@ -149,7 +149,7 @@ def findings_of(text: str, tool: Tool, plan: LaunchPlan, listing: Listing, sourc
         source: The submission.
     """
     reader = _Reader(tool, plan, listing, source.split("\n"))
-    reports = (report for report in read_reports(text) if not _is_own(report))
+    reports = _in_order(report for report in read_reports(text) if not _is_own(report))
     return list(rank((reader.finding(report) for report in reports), MOST_FINDINGS))
 
 
@@ -167,14 +167,14 @@ class _Reader:
         """Return what a report says, in this project's words."""
         assert report.code is not None
         slug, message, remedy = self._words(report)
-        line = self._line(report.code)
-        kernel = self._kernel(report.code)
+        line = self._line(report.code, report.frames)
+        kernel = self._kernel(report.code, *report.frames)
         who = _who(report.thread, report.block) or "a thread"
         parties = [Party(who=who, did=message, line=line, source_line=self._text(line))]
         if report.others:
             parties = [self._party(report.title.removeprefix("Race: "), report.code)]
             parties += [self._party(kind, code) for kind, code in report.others]
-        name = f"Kernel {_short(kernel or report.code.function)}"
+        name = f"Kernel {_short(kernel or (report.frames or (report.code,))[-1].function)}"
         by = f" ({who})" if report.thread is not None else ""
         return Finding(
             code=f"sanitizer.{self._tool}.{slug}",
@@ -262,27 +262,42 @@ class _Reader:
         did = f"{kind.split()[0].lower()}s shared memory"
         return Party(who="a thread", did=did, line=line, source_line=self._text(line))
 
-    def _line(self, code: Code | None) -> int | None:
+    def _line(self, code: Code | None, frames: Sequence[Code] = ()) -> int | None:
+        """Return the line to report; frames of inlined calls say less than the listing, which knows wrappers."""
         if code is None:
             return None
-        kernel = self._kernel(code)
-        place = self._listing.get(kernel or "", {}).get(code.offset)
+        place = self._listing.get(self._kernel(code, *frames) or "", {}).get(code.offset)
         if place is not None:
             return place.site
         return code.line if code.file == SUBMISSION_FILE.removeprefix("/") else None
 
-    def _kernel(self, code: Code) -> str | None:
-        """Return the mangled name of the kernel that holds `code`, which may be printed mangled or readable."""
-        mangled = [kernel for kernel in self._kernels if kernel in code.function]
-        if mangled:
-            return max(mangled, key=len)
-        clone = re.match(r"\[clone (.+?)\] ", code.function)
-        name = _short(clone[1] if clone else code.function)
-        readable = [kernel for kernel in self._kernels if _short(kernel) == name]
-        return readable[0] if len(readable) == 1 else None
+    def _kernel(self, *codes: Code) -> str | None:
+        """Return the mangled name of the kernel in which `codes` lie, which may be printed mangled or readable."""
+        for code in codes:
+            mangled = [kernel for kernel in self._kernels if kernel in code.function]
+            if mangled:
+                return max(mangled, key=len)
+            clone = re.match(r"\[clone (.+?)\] ", code.function)
+            name = _short(clone[1] if clone else code.function)
+            readable = [kernel for kernel in self._kernels if _short(kernel) == name]
+            if len(readable) == 1:
+                return readable[0]
+        return None
 
     def _text(self, line: int | None) -> str | None:
         return self._lines[line - 1].strip()[:200] if line and line <= len(self._lines) else None
+
+
+def _in_order(reports: Iterable[Report]) -> list[Report]:
+    """Return reports of one place side by side, the lowest block and thread first: warps come in any order."""
+    places: dict[tuple[str, Code | None], int] = {}
+
+    def key(report: Report) -> tuple[int, Index3, Index3]:
+        place = places.setdefault((report.title, report.code), len(places))
+        nowhere = (0, 0, 0)
+        return place, (report.block or nowhere)[::-1], (report.thread or nowhere)[::-1]
+
+    return sorted(reports, key=key)
 
 
 def _is_own(report: Report) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 Index3 = tuple[int, int, int]
 
 _MARK = "========="
+_FRAME = "Device Frame: "
 _AT = re.compile(
     r"(?P<function>\S.*?)\+0x(?P<offset>[0-9a-f]+)(?: in (?P<file>[^:\[\]]+):(?P<line>\d+))?"
     r"(?: \[(?P<hazards>[\d,]+) hazards?\])?$"
@@ -29,7 +30,8 @@ class Code:
     """A place in the code of a kernel."""
 
     function: str
-    """As printed: a kernel, or a device function `[clone KERNEL] FUNCTION` that was not inlined."""
+    """As printed: a kernel, or a device function; mangled, one that was not inlined is `$KERNEL$FUNCTION`, readable
+    `[clone KERNEL] FUNCTION`."""
     offset: int
     """Bytes from the start of the kernel's code, in device functions too."""
     file: str | None
@@ -59,6 +61,8 @@ class Report:
     title: str
     """Its first line, such as `Invalid __global__ write of size 4 bytes`."""
     code: Code | None
+    frames: tuple[Code, ...] = ()
+    """Of the calls that led there, the kernel last."""
     thread: Index3 | None = None
     block: Index3 | None = None
     access: Access | None = None
@@ -107,9 +111,12 @@ def _blocks(text: str) -> Iterator[tuple[str, list[str]]]:
 
 def _report(title: str, details: list[str]) -> Report | None:
     code = thread = block = access = None
+    frames = []
     for detail in details:
         if detail.startswith("at ") and code is None:
             code = _code(detail.removeprefix("at "))
+        elif detail.startswith(_FRAME) and (frame := _code(detail.removeprefix(_FRAME))):
+            frames.append(frame)
         elif found := _THREAD.match(detail):
             numbers = [int(number) for number in found.groups()]
             thread, block = (numbers[0], numbers[1], numbers[2]), (numbers[3], numbers[4], numbers[5])
@@ -118,7 +125,7 @@ def _report(title: str, details: list[str]) -> Report | None:
         elif access is not None and (found := _NEAR.match(detail)):
             distance = _number(found["distance"] or "0")
             access = Access(access.address, access.fault, _number(found["size"]), found["side"], distance)
-    return Report(title, code, thread, block, access) if code is not None else None
+    return Report(title, code, tuple(frames), thread, block, access) if code is not None else None
 
 
 def _race(first: re.Match[str], details: list[str]) -> Report | None:

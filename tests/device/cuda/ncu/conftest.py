@@ -4,10 +4,12 @@ import gzip
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ptxgym.device.cuda import ncu
+from ptxgym.device.cuda.listing import Listing, Place
 from ptxgym.device.cuda.report import Launch
 
 from ..executor.conftest import fake, fake_driver  # noqa: F401
@@ -18,9 +20,21 @@ GOLDEN = Path(__file__).parents[3] / "golden" / "ncu"
 
 
 @pytest.fixture(scope="session")
-def oracle() -> Launch:
+def golden_oracle() -> dict[str, Any]:
     """GEMM's oracle at 8192×7168×5120, as profiled on an H200 by Nsight Compute 2025.3.1."""
-    return launch_of(json.loads(gzip.decompress((GOLDEN / "gemm_oracle_h200.json.gz").read_bytes())))
+    return dict(json.loads(gzip.decompress((GOLDEN / "gemm_oracle_h200.json.gz").read_bytes())))
+
+
+@pytest.fixture(scope="session")
+def oracle(golden_oracle: dict[str, Any]) -> Launch:
+    """The launch."""
+    return launch_of(golden_oracle)
+
+
+@pytest.fixture(scope="session")
+def oracle_places(golden_oracle: dict[str, Any]) -> Listing:
+    """Where the instructions of that build stand in its text."""
+    return {golden_oracle["kernel"]: {int(at): Place(*found) for at, found in golden_oracle["places"].items()}}
 
 
 @pytest.fixture

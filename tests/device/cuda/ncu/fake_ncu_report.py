@@ -35,17 +35,6 @@ class Metric(Values):
         return len(self._values)
 
 
-class SourceInfo:
-    def __init__(self, line):
-        self._line = line
-
-    def file_name(self):
-        return "/kernel.cu" if self._line > 0 else "/usr/include/cuda_bf16.hpp"
-
-    def line(self):
-        return abs(self._line)
-
-
 class Action:
     NameBase_MANGLED = 2
 
@@ -71,10 +60,6 @@ class Action:
 
     def sass_by_pc(self, address):
         return "      " + self._data["sass"][self._places[address]]
-
-    def source_info(self, address):
-        line = self._data["lines"][self._places[address]]
-        return SourceInfo(line) if line else None
 
 
 class Range:

@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 def launch_of(data: Mapping[str, Any]) -> Launch:
     """A launch from JSON."""
     return Launch(
-        data["kernel"], data["values"], tuple(data["sass"]), tuple(data["offsets"]), tuple(data["lines"]),
+        data["kernel"], data["values"], tuple(data["sass"]), tuple(data["offsets"]),
         {name: tuple(values) for name, values in data["instances"].items()},
     )  # fmt: skip
 
@@ -30,14 +30,13 @@ def made_launch(
     sass: Sequence[str] = ("FFMA R0, R1, R2, R3", "EXIT"),
     warp: Sequence[int] = (4, 4),
     thread: Sequence[int] = (128, 128),
-    lines: Sequence[int] = (7, 8),
     **more: Any,
 ) -> Launch:
     """A small launch."""
     instances = {"inst_executed": tuple(warp), "thread_inst_executed_true": tuple(thread)}
     instances |= {name: tuple(values) for name, values in more.get("instances", {}).items()}
     values = {"gpu__time_duration.sum": 10.0} | more.get("values", {})
-    return Launch(kernel, values, tuple(sass), tuple(16 * i for i in range(len(sass))), tuple(lines), instances)
+    return Launch(kernel, values, tuple(sass), tuple(16 * i for i in range(len(sass))), instances)
 
 
 class Installed:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ptxgym.device.cuda.listing import Place
+from ptxgym.device.cuda.listing import Listing, Place
 from ptxgym.device.cuda.observe import instruction_counts, kernel_profiles, profile_lines, stalls
 from ptxgym.device.cuda.report import Launch
 from ptxgym.device.protocol import Execution, InstructionCount
@@ -38,17 +38,15 @@ def test_counts_of_nsight_compute_are_evidence(oracle: Launch, gemm: Task) -> No
     assert (evidence().coverage, evidence().target_ok, evidence().source) == (1.0, True, "ncu")
     threads = 8192 * 7168 * 5120 // 8
     for text in ("FFMA R0, R1, R2, R3", "FMUL R0, R1, R2", "IMAD R0, R1, R2, R3", "HFMA2 R0, R1, R2, R3"):
-        launch = made_launch(sass=(text,), warp=(threads // 32,), thread=(threads,), lines=(1,))
+        launch = made_launch(sass=(text,), warp=(threads // 32,), thread=(threads,))
         redundant = evidence(*instruction_counts([launch], {}))
         assert not redundant.target_ok and "multiply-adds" in (redundant.explanation or "")
-    launch = made_launch(sass=("IMAD.MOV.U32 R0, RZ, RZ, R3",), warp=(threads // 32,), thread=(threads,), lines=(1,))
+    launch = made_launch(sass=("IMAD.MOV.U32 R0, RZ, RZ, R3",), warp=(threads // 32,), thread=(threads,))
     assert evidence(*instruction_counts([launch], {})).target_ok
 
 
 def test_counts_leave_out_what_never_ran_and_name_line_and_opcode() -> None:
-    launch = made_launch(
-        sass=("@P0 FMUL R1, R2, R3", "NOP", "EXIT"), warp=(4, 0, 4), thread=(96, 0, 128), lines=(7, 8, 0)
-    )
+    launch = made_launch(sass=("@P0 FMUL R1, R2, R3", "NOP", "EXIT"), warp=(4, 0, 4), thread=(96, 0, 128))
     first, last = instruction_counts([launch], {"k": {0: Place(3, 5)}})
     assert (first.kernel, first.form, first.family, first.line) == ("k", "FMUL", "fmul", 3)
     assert (first.warp, first.thread, first.multiply_adds) == (4, 96, 96)
@@ -61,8 +59,8 @@ def test_counts_of_all_launches_are_there() -> None:
     assert family_counts(instruction_counts(launches, {}))["fma"].multiply_adds == 3 * 128
 
 
-def test_profile_of_the_oracle(oracle: Launch) -> None:
-    (profile,) = kernel_profiles([oracle], {}, "")
+def test_profile_of_the_oracle(oracle: Launch, oracle_places: Listing) -> None:
+    (profile,) = kernel_profiles([oracle], oracle_places, "")
     assert profile.kernel.startswith("_Z") and profile.launches == 1
     assert profile.duration_us == pytest.approx(670.368)
     assert profile.tensor_pipe_percent == pytest.approx(92.78, abs=0.01)
@@ -76,9 +74,11 @@ def test_profile_of_the_oracle(oracle: Launch) -> None:
     assert profile.bank_conflicts == 0
     assert profile.stalls[0].reason == "barrier" and profile.stalls[0].share == pytest.approx(31690 / 74160, abs=1e-3)
     assert "selected" not in {stall.reason for stall in profile.stalls}
-    # Without places, lines are those of the report: wgmma.wait_group, then the loads' wait.
-    assert profile.hot_lines[0].line == 191 and profile.hot_lines[0].stall == "barrier"
+    # wgmma.wait_group, wgmma, the wait for the loads; asm of wrappers is where these were called.
+    assert [hot.line for hot in profile.hot_lines[:3]] == [191, 188, 182] and profile.hot_lines[0].stall == "barrier"
     assert profile.hot_lines[0].share == pytest.approx((19592 + 11027) / 74160, abs=1e-3)
+    (without_places,) = kernel_profiles([oracle], {}, "")
+    assert without_places.hot_lines == () and without_places.stalls == profile.stalls
 
 
 def test_a_kernel_is_profiled_by_its_longest_launch_and_the_longest_kernel_comes_first() -> None:
@@ -95,7 +95,7 @@ def test_a_kernel_is_profiled_by_its_longest_launch_and_the_longest_kernel_comes
 
 def test_hot_lines_are_where_wrappers_were_called_and_hold_their_text() -> None:
     launch = made_launch(
-        sass=("LDS R1, [R2]", "FADD R1, R2, R3", "EXIT"), warp=(1, 1, 1), thread=(32, 32, 32), lines=(3, 3, 4),
+        sass=("LDS R1, [R2]", "FADD R1, R2, R3", "EXIT"), warp=(1, 1, 1), thread=(32, 32, 32),
         instances={STALL + "wait": (60, 0, 1), STALL + "short_scoreboard": (0, 30, 0), STALL + "selected": (5, 4, 0)},
     )  # fmt: skip
     places = {"k": {0: Place(1, 2), 16: Place(3, 3)}}
@@ -110,8 +110,9 @@ def test_hot_lines_are_where_wrappers_were_called_and_hold_their_text() -> None:
 def test_few_samples_say_nothing() -> None:
     few = made_launch(instances={STALL + "wait": (30, 19)})
     enough = made_launch(instances={STALL + "wait": (30, 20)})
-    assert stalls(few) == () and kernel_profiles([few], {}, "")[0].hot_lines == ()
-    assert stalls(enough) == (Stall(reason="wait", share=1.0),) and kernel_profiles([enough], {}, "")[0].hot_lines
+    places = {"k": {0: Place(1, 1), 16: Place(2, 2)}}
+    assert stalls(few) == () and kernel_profiles([few], places, "")[0].hot_lines == ()
+    assert stalls(enough) == (Stall(reason="wait", share=1.0),) and kernel_profiles([enough], places, "")[0].hot_lines
 
 
 def test_bank_conflicts_are_wavefronts_beyond_the_ideal() -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,12 @@ import pytest
 from ptxgym.device.cuda.report import Launch, ReportError, read_report
 
 from .support import HERE, made_launch
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No module of an earlier test; a process reads with one."""
+    monkeypatch.delitem(sys.modules, "ncu_report", raising=False)
 
 
 @pytest.fixture
@@ -35,9 +42,10 @@ def test_launches_come_in_order_with_values_and_instructions(reader: Path, tmp_p
     assert second == oracle
 
 
-def test_lines_of_other_files_are_none(reader: Path, tmp_path: Path) -> None:
-    (launch,) = read_report(written(tmp_path / "r", made_launch(lines=(-3, 0))), reader)
-    assert launch.lines == (0, 0)
+def test_a_first_launch_may_be_left_out(reader: Path, tmp_path: Path) -> None:
+    path = written(tmp_path / "r", *(made_launch(name) for name in ("own", "k", "own")))
+    assert [launch.kernel for launch in read_report(path, reader, "own")] == ["k", "own"]
+    assert [launch.kernel for launch in read_report(path, reader, "k")] == ["own", "k", "own"]
 
 
 def test_a_report_without_counts_is_refused(reader: Path, tmp_path: Path) -> None:

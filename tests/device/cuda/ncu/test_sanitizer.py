@@ -128,6 +128,31 @@ def test_the_line_is_that_of_the_call_where_the_access_is_in_a_wrapper() -> None
     assert found("vmm_oob_write", "memcheck", listing=listing)[0].line == 99
 
 
+def test_an_inlined_access_is_of_the_kernel_and_at_the_call_where_that_is_known() -> None:
+    text = (GOLDEN / "exact_in_wrapper.txt").read_text()
+    kernel, made = "_Z10in_wrapperPfi", plan([("C", "output", 4004)], launch("_Z10in_wrapperPfi"))
+    (finding,) = findings_of(text, "memcheck", made, {}, SOURCE)
+    assert (finding.kernel, finding.line) == (kernel, 57) and "Kernel in_wrapper writes" in finding.message
+    assert "0 bytes past the end of C" in finding.message
+    (finding,) = findings_of(text, "memcheck", made, {kernel: {0x90: Place(57, 62)}}, SOURCE)
+    assert finding.line == 62
+
+
+def test_a_function_that_is_not_inlined_is_named_with_its_kernel() -> None:
+    text = (GOLDEN / "exact_in_function.txt").read_text()
+    made = plan([("C", "output", 4004)], launch("_Z11in_functionPfi"))
+    (finding,) = findings_of(text, "memcheck", made, {}, SOURCE)
+    assert (finding.kernel, finding.line) == ("_Z11in_functionPfi", 66)
+
+
+def test_the_lowest_thread_is_named_in_whatever_order_warps_come() -> None:
+    text = (GOLDEN / "exact_shared_past.txt").read_text()
+    assert text.index("(64,0,0)") < text.index("(0,0,0)")
+    (finding,) = findings_of(text, "memcheck", plan([], launch("_Z11shared_pastPf")), {}, SOURCE)
+    assert "at byte 1,200 of its block's shared memory" in finding.message and finding.count == 128
+    assert finding.message.endswith("(thread (0, 0, 0) of block (0, 0, 0)).")
+
+
 @pytest.mark.parametrize("name", ["oob_write", "oob_read", "in_callee", "in_wrapper", "local_oob", "plain_trap"])
 def test_no_report_is_no_finding(name: str) -> None:
     text = (GOLDEN / f"{name}.txt").read_text()
