@@ -58,7 +58,6 @@ __global__ void variables(int* C) {
   C[3] = inner++;
   C[4] = table[2];
   C[5] = fixed[1];
-  const_cast<int*>(&fixed[0])[1] = 60;
 }
 
 __global__ void touch(int* C, long long at) { C[at] = 1; }

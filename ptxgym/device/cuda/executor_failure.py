@@ -36,7 +36,7 @@ _REFUSALS: dict[int, tuple[str, str]] = {
 }  # fmt: skip
 _MAX_NAMED = 4
 _MAX_QUOTED = 300
-_ASSERTION = re.compile(r"^.*Assertion.*failed.*$", re.MULTILINE)
+_ASSERTION = re.compile(r"^(?:[^\s:]*/)?([^\s:/]+:\d+: .*Assertion .*failed.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def _fault(reported: Reported, plan: LaunchPlan) -> Failure:
     message = f"{_who(plan)} {did} ({reported.name})."
     assertion = _ASSERTION.search(reported.printed)
     if reported.result == _ASSERT and assertion is not None:
-        message += f" It said: {assertion.group()[:_MAX_QUOTED]}"
+        message += f" It said: {assertion.group(1)[:_MAX_QUOTED]}"
     return Failure(stage=Stage.EXECUTE, status=Status.RUNTIME_FAULT, code=f"cuda.{code}", message=message)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ptxgym.build.model import Build
-from ptxgym.device.cuda.job_cubin import Section, sections
+from ptxgym.device.cuda.job_cubin import variables
 from ptxgym.device.cuda.wire import Writer
 from ptxgym.plan.model import (
     Blob,
@@ -121,7 +121,7 @@ def load_request(build: Build, plans: Sequence[LaunchPlan]) -> bytes:
     out = Writer().blob(cubin)
     out.numbers("I", max((build.kernel(kernel).stack_bytes for kernel in kernels), default=0))
     out.items(kernels, out.text)
-    out.items(sections(cubin), lambda section: _section(out, section))
+    out.items(variables(cubin), lambda variable: out.text(variable.name).numbers("B", variable.zeros))
     numbers = {kernel: number for number, kernel in enumerate(kernels)}
     out.items(plans, lambda plan: _PlanWriter(out, build, plan, numbers).write())
     return out.body
@@ -131,11 +131,6 @@ def kernel_names(plans: Sequence[LaunchPlan]) -> tuple[str, ...]:
     """Return the mangled names of all kernels that `plans` launch or configure, each once."""
     names = (*(launch.kernel for plan in plans for launch in plan.launches),)
     return tuple(dict.fromkeys((*names, *(function.kernel for plan in plans for function in plan.functions))))
-
-
-def _section(out: Writer, section: Section) -> None:
-    out.numbers("QB", section.size_bytes, section.zeros)
-    out.items(section.variables, lambda variable: out.text(variable.name).numbers("Q", variable.offset))
 
 
 class _PlanWriter:

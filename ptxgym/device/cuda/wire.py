@@ -8,15 +8,14 @@ many bytes, `list(X)` is a `u32` count and so many X, `flag` is a `u8`, `ref` is
 Requests, each answered by one frame, a good CALL by two:
 
 ====== = ======================================================================================================
-LOAD   1 `bytes` cubin, `u32` bytes of the largest stack frame, `list(text)` kernels, `list(section)`, `list(plan)`;
-         once per process
+LOAD   1 `bytes` cubin, `u32` bytes of the largest stack frame, `list(text)` kernels, `list(text name, flag zeros)`
+         variables of the module, `list(plan)`; once per process
 REGION 2 `u32` id, `u8` kind (0 exported device memory, 1 file in host memory), `u64` bytes; brings the descriptor
 FORGET 3 `u32` id
 CALL   4 `u32` plan, `flag` flush, `flag` profile, `list(u32 buffer, u32 region)` inputs, the same for results,
          `list(u32 buffer, u32 width, u32 value)` poisons
 ====== = ======================================================================================================
 
-* section: `u64` bytes, `flag` zeros, `list(text name, u64 offset)` variables
 * plan: `list(text name, u8 role, u64 bytes)` buffers, `list(map)`, `list(function)`, `list(operation)`; the roles are
   input, output, workspace, symbol
 * map: `text` data type, interleave, swizzle, L2 promotion, fill; `ref` address; `list(u64)` dims, strides in bytes;

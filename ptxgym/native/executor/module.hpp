@@ -11,7 +11,7 @@ namespace executor {
 
 class Module {
 public:
-    Module(Bytes cubin, std::vector<std::string> kernels, std::vector<Section> sections);
+    Module(Bytes cubin, std::vector<std::string> kernels, std::vector<Variable> variables, CUstream stream);
     ~Module();
     Module(const Module&) = delete;
     Module& operator=(const Module&) = delete;
@@ -33,7 +33,7 @@ private:
     };
     struct Place {
         CUdeviceptr address;
-        std::uint64_t size;
+        std::size_t size;
         Bytes initial;  // empty for zeros
     };
     void load();
@@ -41,7 +41,7 @@ private:
 
     Bytes cubin_;
     std::vector<std::string> kernels_;
-    std::vector<Section> sections_;
+    std::vector<Variable> variables_;
     CUmodule module_ = nullptr;
     std::vector<Function> functions_;
     std::vector<Place> places_;

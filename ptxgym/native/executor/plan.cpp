@@ -150,17 +150,11 @@ Job read_job(Reader& in) {
     job.cubin = in.bytes();
     job.frame_bytes = in.number<std::uint32_t>();
     job.kernels = in.list([&] { return in.text(); });
-    job.sections = in.list([&] {
-        Section section;
-        section.size = in.number<std::uint64_t>();
-        section.zeros = in.flag();
-        section.variables = in.list([&] {
-            Section::Variable variable;
-            variable.name = in.text();
-            variable.offset = in.number<std::uint64_t>();
-            return variable;
-        });
-        return section;
+    job.variables = in.list([&] {
+        Variable variable;
+        variable.name = in.text();
+        variable.zeros = in.flag();
+        return variable;
     });
     job.plans = in.list([&] { return read_plan(in, job.kernels.size()); });
     in.end();

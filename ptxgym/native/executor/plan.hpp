@@ -81,22 +81,17 @@ struct Plan {
     std::vector<Operation> operations;
 };
 
-// A part of the module's memory that kernels can write, and the variables by which its address is found.
-struct Section {
-    struct Variable {
-        std::string name;
-        std::uint64_t offset;
-    };
-    std::uint64_t size;
+// What kernels can write of their module.
+struct Variable {
+    std::string name;
     bool zeros;  // whether it starts as zeros
-    std::vector<Variable> variables;
 };
 
 struct Job {
     Bytes cubin;
     std::uint32_t frame_bytes;  // of the kernel with the largest stack
     std::vector<std::string> kernels;
-    std::vector<Section> sections;
+    std::vector<Variable> variables;
     std::vector<Plan> plans;
 };
 

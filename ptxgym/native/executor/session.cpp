@@ -58,7 +58,8 @@ Session::Session(Printed& printed) : printed_(printed) {
 
 void Session::load(Job job) {
     if (module_) throw Malformed("one process loads one submission");
-    module_ = std::make_unique<Module>(std::move(job.cubin), std::move(job.kernels), std::move(job.sections));
+    module_ = std::make_unique<Module>(std::move(job.cubin), std::move(job.kernels), std::move(job.variables),
+                                       main_);
     residue_ = std::make_unique<Residue>(device_, job.frame_bytes);
     plans_ = std::move(job.plans);
     for (const Plan& plan : plans_) module_->apply(plan);  // a bad attribute is a fault of the load

@@ -4,12 +4,13 @@
 // Lines of the script:
 //   kernel NAME BEHAVIOUR SIZE…   a kernel of the module, and the sizes of its parameters
 //   section BYTES FILL            memory of the module, each byte FILL when loaded; numbered from 0
-//   variable NAME SECTION OFFSET  one that the driver finds by name
+//   variable NAME SECTION OFFSET BYTES  one that the driver finds by name
 //   memory BYTES                  what cuMemCreate gives in all
 //   fail CALL RESULT NTH          the NTH call (from 1) of a function returns RESULT
 #include <cuda.h>
 #undef cuEventElapsedTime  // the program asks for the first version
 
+#include <array>
 #include <csignal>
 #include <cstdarg>
 #include <cstdint>
@@ -38,7 +39,7 @@ struct Kernel {
 struct Script {
     std::map<std::string, Kernel> kernels;
     std::vector<std::pair<std::size_t, int>> sections;
-    std::map<std::string, std::pair<std::size_t, std::size_t>> variables;
+    std::map<std::string, std::array<std::size_t, 3>> variables;  // section, offset, bytes
     std::map<std::string, std::pair<int, int>> failures;
     std::size_t memory = std::size_t{1} << 40;
 };
@@ -106,9 +107,9 @@ void read_script() {
             words >> bytes >> fill;
             script.sections.emplace_back(bytes, fill);
         } else if (kind == "variable") {
-            std::size_t section, offset;
-            words >> name >> section >> offset;
-            script.variables[name] = {section, offset};
+            std::size_t section, offset, bytes;
+            words >> name >> section >> offset >> bytes;
+            script.variables[name] = {section, offset, bytes};
         } else if (kind == "memory") {
             words >> script.memory;
         } else if (kind == "fail") {
@@ -164,7 +165,7 @@ void behave(const Kernel& kernel, void** params) {
     } else if (what == "print") {  // bytes
         for (std::uint32_t left = argument<std::uint32_t>(params, 0); left > 0; --left) std::fputc('p', stdout);
     } else if (what == "assert") {
-        std::fprintf(stderr, "kernel.cu:7: void k(): block: [0,0,0], thread: [1,0,0] Assertion `x > 0` failed.\n");
+        std::fprintf(stderr, "/kernel.cu:7: void k(): block: [0,0,0], thread: [1,0,0] Assertion `x > 0` failed.\n");
         sticky = CUDA_ERROR_ASSERT;
     } else if (what == "fault") {  // result
         sticky = argument<std::int32_t>(params, 0);
@@ -253,15 +254,16 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* 
     *function = reinterpret_cast<CUfunction>(&found->second);
     return CUDA_SUCCESS;
 }
-CUresult cuModuleGetGlobal(CUdeviceptr* address, std::size_t*, CUmodule module, const char* name) {
+CUresult cuModuleGetGlobal(CUdeviceptr* address, std::size_t* bytes, CUmodule module, const char* name) {
     if (module == nullptr) {
         *address = reinterpret_cast<CUdeviceptr>(&arrived);
         return CUDA_SUCCESS;
     }
     const auto found = script.variables.find(name);
     if (found == script.variables.end()) return CUDA_ERROR_NOT_FOUND;
-    auto& section = reinterpret_cast<Module*>(module)->sections[found->second.first];
-    *address = reinterpret_cast<CUdeviceptr>(section.data()) + found->second.second;
+    const auto& [index, offset, size] = found->second;
+    *address = reinterpret_cast<CUdeviceptr>(reinterpret_cast<Module*>(module)->sections[index].data()) + offset;
+    if (bytes != nullptr) *bytes = size;
     return CUDA_SUCCESS;
 }
 CUresult cuFuncGetAttribute(int* value, CUfunction_attribute which, CUfunction function) {

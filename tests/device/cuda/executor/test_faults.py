@@ -63,7 +63,7 @@ def test_a_failed_assertion_is_quoted(fake: Fake) -> None:
     with fake.loaded(plan([], launch("assert"))) as executor:
         failed = failure(executor)
     assert failed.code == "cuda.assert"
-    assert "thread: [1,0,0] Assertion `x > 0` failed." in failed.message
+    assert "It said: kernel.cu:7: void k(): block: [0,0,0], thread: [1,0,0] Assertion `x > 0` failed." in failed.message
 
 
 @pytest.mark.parametrize(
