@@ -92,6 +92,7 @@ def full_rate(evaluator: Evaluator, report: Report, tier: str, count: int, worke
         lambda text: described(*turn(evaluator, text)),
         workers,
     )
+    report.stuck |= own.stuck
     seconds = time.perf_counter() - started
     rows = [row for row in own.rows.values() if "wall_s" in row]
     stages = {stage for row in rows for stage in row["stages"]}
@@ -170,7 +171,7 @@ def aims(rows: dict[str, Row]) -> list[list[Any]]:
     return found
 
 
-def main() -> int:
+def main() -> None:
     parser = arguments(__doc__, 140, device="cuda")
     parser.add_argument("--tiers", nargs="*", default=["standard", "rl"], choices=("rl", "standard", "publish"))
     parser.add_argument(
@@ -181,7 +182,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=min(8, os.cpu_count() or 1), help="evaluations at once")
     options = parser.parse_args()
     if no_gpu(options.device):
-        return 0
+        return
     report = Report("gpu_step", options.out, options.limit_s)
     report.state(cores=os.cpu_count(), cache=str(Cache().root))
     for tier in dict.fromkeys([*options.tiers, *options.rate_tiers]):
@@ -205,8 +206,8 @@ def main() -> int:
             say(f"first turn of a session, {row['tier']}: {row['first']['wall_s']} s")
     found = aims(rows)
     say("\n" + table(["aim", "at", "measured", "met"], found))
-    return 0 if all(row[-1] for row in found) and all(row["good"] for row in rows.values()) else 1
+    report.end(0 if all(row[-1] for row in found) and all(row["good"] for row in rows.values()) else 1)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

@@ -112,10 +112,10 @@ def profiled_run(gpu: Any, built: Build, plan: LaunchPlan, data: Mapping[str, By
     return profiled
 
 
-def main() -> int:
+def main() -> None:
     options = arguments(__doc__, 120, device="cuda").parse_args()
     if no_gpu(options.device):
-        return 0
+        return
     task, gpu, profile = load_task("gemm"), None, device_profile("h100")
     if options.device == "cuda":
         from ptxgym.device.cuda.gpu import gpu_for, profile_of
@@ -142,7 +142,7 @@ def main() -> int:
     sources = [(Path(solution.file).stem, task.source(solution)) for solution in task.solutions["h100"]]
     report.each(sources, one)
     device.close()
-    return shown(report)
+    report.end(shown(report))
 
 
 def shown(report: Report) -> int:
@@ -166,4 +166,4 @@ def shown(report: Report) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

@@ -65,7 +65,7 @@ def speeds(rows: list[Row]) -> list[list[Any]]:
     """Return per good kernel: timed, median, spread, and how many intervals hold the median of the others."""
     found = []
     for name in sorted({row["template"] for row in rows if row.get("kind") == "good" and "speedup" in row}):
-        timed = [row for row in rows if row["template"] == name and "speedup" in row]
+        timed = [row for row in rows if row.get("template") == name and "speedup" in row]
         middle = median(row["speedup"] for row in timed)
         assert middle is not None
         held = sum(row["low"] <= middle <= row["high"] for row in timed)
@@ -75,14 +75,14 @@ def speeds(rows: list[Row]) -> list[list[Any]]:
     return found
 
 
-def main() -> int:
+def main() -> None:
     parser = arguments(__doc__, 150, device="cuda", tier="rl")
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--workers", type=int, default=8, help="evaluations at once")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     if no_gpu(options.device):
-        return 0
+        return
     task = shrunk(load_task("gemm"), HARDWARE, EMULATION)
     report = Report("mixed", options.out, options.limit_s)
     arguments_of = {"tier": options.tier} if options.device == "cuda" else {"random_schedules": 1}
@@ -113,7 +113,7 @@ def main() -> int:
         memory_grown_mib=grown,
         last_good=last["good"],
     )
-    return shown(report, rows, alive and last["good"] and not left and grown <= MEMORY_SLACK_MIB)
+    report.end(shown(report, rows, alive and last["good"] and not left and grown <= MEMORY_SLACK_MIB))
 
 
 def shown(report: Report, rows: list[Row], sound: bool) -> int:
@@ -129,7 +129,7 @@ def shown(report: Report, rows: list[Row], sound: bool) -> int:
     if timed:
         columns = ["good kernel", "timed", "speed-up", "farthest %", "interval holds median", f"all within {DRIFT:.0%}"]
         say(table(columns, timed))
-    seconds = [row["seconds"] for row in rows]
+    seconds = [row["seconds"] for row in rows if "seconds" in row]
     facts = report.facts
     say(
         f"{len(rows)} submissions, {sum(row['good'] for row in rows)} as expected, in {facts['seconds']} s "
@@ -141,4 +141,4 @@ def shown(report: Report, rows: list[Row], sound: bool) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

@@ -128,7 +128,7 @@ def silent(row: Row) -> bool:
     return row["numbers"] in ("right", None) and not any(row[tool] for tool in TOOLS)
 
 
-def main() -> int:
+def main() -> None:
     parser = arguments(__doc__, 150, device="cuda")
     parser.add_argument("--emulated", type=Path, help="what `python -m tests.mutation --json` wrote")
     parser.add_argument("--workers", type=int, default=6, help="mutants at once")
@@ -138,7 +138,7 @@ def main() -> int:
     gpu = None
     if options.limit_s > 0 and options.device == "cuda":
         if no_gpu():
-            return 0
+            return
         from ptxgym.device.cuda.gpu import gpu_for
 
         gpu = gpu_for("h100")
@@ -154,7 +154,7 @@ def main() -> int:
                 report.rows[result["key"]]["emulated"] = result["outcome"]
                 report.rows[result["key"]]["first"] = result["first"]
         report.state(emulated=str(options.emulated.name))
-    return shown(report)
+    report.end(shown(report))
 
 
 def shown(report: Report) -> int:
@@ -173,4 +173,4 @@ def shown(report: Report) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

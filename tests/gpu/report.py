@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import threading
@@ -15,9 +16,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 Row = dict[str, Any]
+
+GRACE_S = 45.0
+"""What has begun may go on for so long after the time is up."""
 
 
 class Report:
@@ -37,6 +41,8 @@ class Report:
         self._out = out
         self._mutex = threading.Lock()
         self._until = time.monotonic() + limit_s
+        self.stuck = False
+        """Whether a thread is in an evaluation that did not end."""
         if out is not None and out.exists():
             kept = json.loads(out.read_text())
             if kept.get("campaign") != name:
@@ -48,6 +54,13 @@ class Report:
     def seconds_left(self) -> float:
         """Seconds until nothing new is begun."""
         return self._until - time.monotonic()
+
+    def end(self, code: int) -> NoReturn:
+        """End the process, though a thread may be stuck in an evaluation that never ends."""
+        sys.stdout.flush()
+        if self.stuck:
+            os._exit(code or 1)
+        raise SystemExit(code)
 
     def add(self, key: str, **values: Any) -> Row:
         """Add a row and write the file."""
@@ -75,15 +88,20 @@ class Report:
     def each(self, items: Iterable[tuple[str, Any]], make: Callable[[Any], Row], workers: int = 1) -> None:
         """Make the row of every item that has none yet, several at once; one that raises becomes a row that says so."""
         todo = [(key, item) for key, item in items if key not in self.rows]
-        with ThreadPoolExecutor(workers, "campaign") as pool:
-            running: set[Future[Any]] = set()
-            for key, item in todo:
-                if self.seconds_left <= 0:
-                    break
-                running.add(pool.submit(self._one, key, item, make))
-                if len(running) >= workers:
-                    _, running = wait(running, return_when=FIRST_COMPLETED)
-            wait(running)
+        pool = ThreadPoolExecutor(workers, "campaign")
+        running: dict[Future[None], str] = {}
+        for key, item in todo:
+            if self.seconds_left <= 0:
+                break
+            running[pool.submit(self._one, key, item, make)] = key
+            while len(running) >= workers and self.seconds_left > 0:
+                ended, _ = wait(running, timeout=self.seconds_left, return_when=FIRST_COMPLETED)
+                running = {future: other for future, other in running.items() if future not in ended}
+        _, stuck = wait(running, timeout=max(0.0, self.seconds_left) + GRACE_S)
+        pool.shutdown(wait=not stuck, cancel_futures=True)
+        for future in stuck:
+            self.add(running[future], good=False, problem=f"did not end within {GRACE_S:.0f} s after the time was up")
+        self.stuck |= bool(stuck)
         skipped = [key for key, _ in todo if key not in self.rows]
         self.state(not_begun=len(skipped))
         if skipped:

@@ -140,9 +140,16 @@ def faults() -> list[Template]:
   asm volatile("{\\n.reg .pred p;\\nWAIT:\\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], 0;\\n@!p bra WAIT;\\n}"
                ::"r"(b) : "memory");
 """
-    odd_barrier = """  __shared__ unsigned long long barriers[2];
-  const unsigned b = static_cast<unsigned>(__cvta_generic_to_shared(barriers)) + 4;
-  if (first) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(b) : "memory");"""
+    odd_copy = """  __shared__ alignas(16) unsigned char to[128];
+  __shared__ unsigned long long barrier;
+  const unsigned b = static_cast<unsigned>(__cvta_generic_to_shared(&barrier));
+  const unsigned odd = static_cast<unsigned>(__cvta_generic_to_shared(to)) + 8;
+  if (first) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\\nfence.proxy.async.shared::cta;" ::"r"(b) : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], 48, [%2];"
+                 ::"r"(odd), "l"(A), "r"(b) : "memory");
+    for (volatile int i = 0; i < 10000; i = i + 1) {}
+  }"""
     odd_store = """  const char* odd = reinterpret_cast<char*>(C) + 2;
   if (first) asm volatile("st.global.v4.u32 [%0], {%1, %1, %1, %1};" ::"l"(odd), "r"(0) : "memory");"""
     far_read = "  C[at] = __float2bfloat16(sum + dot(B + static_cast<size_t>(N) * K + (1 << 21) * row, B, 64));"
@@ -156,7 +163,7 @@ def faults() -> list[Template]:
         "trap": '  if (first) asm volatile("trap;");',
         "assertion": "  assert(!first);",
         "shared_out_of_bounds": far_shared,
-        "misaligned_mbarrier": odd_barrier,
+        "misaligned_bulk_copy": odd_copy,
     }
     hangs = {
         "endless_loop": "  for (volatile int i = 0; first; i = i + 1) {}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -124,3 +125,13 @@ def test_tables_align_numbers_to_the_right() -> None:
 
 def test_status_of_every_template_is_one_of_the_closed_list() -> None:
     assert all(isinstance(status, Status) for t in templates() for status in (*t.expected, *t.emulated))
+
+
+def test_an_item_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.gpu.report.GRACE_S", 0.1)
+    never = Event()
+    report = Report("stuck", None, limit_s=0.2)
+    report.each([("quick", 0), ("stuck", 1)], lambda item: {"good": not item or never.wait()}, workers=2)
+    assert report.rows["quick"]["good"] and "did not end" in report.rows["stuck"]["problem"]
+    assert report.stuck
+    never.set()
