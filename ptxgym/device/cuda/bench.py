@@ -135,17 +135,19 @@ class Bench:
             return profiler
 
     def _profile(
-        self, memory: GpuMemory, request: Request, case: Case, results: Handles
+        self, memory: GpuMemory, request: Request, case: Case, results: Handles, observe: bool
     ) -> Profiled | Failure | Unusable:
-        warm = self._profilers.take()
-        if isinstance(warm, ncu.Unavailable):
-            return _unusable(warm)
         plan, poison = request.plan(case.axes), {one.name: POISON[one.dtype] for one in request.task.outputs}
+        observe = observe and len(plan.launches) <= ncu.MOST_OBSERVED_LAUNCHES
+        profiler = self._profilers.take()
+        if isinstance(profiler, ncu.ProfiledExecutor) and profiler.observes != observe:
+            profiler.close()
+            profiler = ncu.start(self._gpu, observe=observe)
+        if isinstance(profiler, ncu.Unavailable):
+            return _unusable(profiler)
         with self._lock.shared():
             given = memory.inputs(request.task, case)
-        seen = ncu.profile(
-            self._gpu, request.build, plan, given, results, prewarmed=warm, poison=poison, on_gpu=self._shared
-        )
+        seen = profiler.profile(request.build, plan, given, results, poison=poison, on_gpu=self._shared)
         return _unusable(seen) if isinstance(seen, ncu.Unavailable) else seen
 
     def _sanitize(

@@ -56,6 +56,9 @@ CROWDED = 0.5
 KEPT_BYTES = 8 << 30
 """Outputs of timed calls that wait for being checked until the lock is released."""
 
+OBSERVED_US = 50_000.0
+"""Slower kernels are only counted: with all its metrics, Nsight Compute runs a kernel some forty times as long."""
+
 SANITIZERS: Mapping[Status, tuple[SanitizerTool, ...]] = {
     Status.RUNTIME_FAULT: ("memcheck",),
     Status.HANG: ("synccheck",),
@@ -166,14 +169,14 @@ class _Flow:
         if self._request.tier == "rl":
             evidence = self._emulated("tier rl does not profile")
             if evidence is None:
-                evidence = self._counted(self._profiled(), called)
+                evidence = self._counted(self._profiled(called), called)
             if evidence is not None and evidence.target_ok:
                 self._time(running, executions)
             else:
                 self.notes.append("speed: tier rl times only what target instructions compute")
             return credit.concluded(judgement, evidence, self.timing)
         with ThreadPoolExecutor(1, "profile") as beside:
-            profiling = beside.submit(self._profiled)
+            profiling = beside.submit(self._profiled, called)
             self._time(running, executions)
             profiled = profiling.result()
         return credit.concluded(judgement, self._counted(profiled, called), self.timing)
@@ -230,11 +233,12 @@ class _Flow:
 
     # Counting
 
-    def _profiled(self) -> Profiled | Unusable:
+    def _profiled(self, called: Called) -> Profiled | Unusable:
         with self.watch.stage("evidence"):
             sizes = {tensor.name: tensor.size_bytes(self._first.axes) for tensor in self._task.outputs}
             results = self._kept.enter_context(self._tools.memory.slot(sizes))
-            profiled = self._tools.profile(self._request, self._first, results)
+            observe = called.time_us <= OBSERVED_US
+            profiled = self._tools.profile(self._request, self._first, results, observe)
         if isinstance(profiled, Failure):
             profiled = Unusable(f"under Nsight Compute the call failed: {profiled.message}")
         if isinstance(profiled, Unusable) and self._request.tier == "publish":

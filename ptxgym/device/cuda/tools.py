@@ -162,8 +162,9 @@ class Tools:
     """Lends a fresh process; ends it afterwards."""
     memory: Memory
     judging: Judging
-    profile: Callable[[Request, Case, Handles], Profiled | Failure | Unusable]
-    """Runs one call in another fresh process, under the profiler; its outputs go to the handles."""
+    profile: Callable[[Request, Case, Handles, bool], Profiled | Failure | Unusable]
+    """Runs one call in another fresh process, under the profiler; its outputs go to the handles. Whether to observe
+    everything, or to count executed instructions alone, which takes a quarter of the passes."""
     sanitize: Callable[[Request, Case, tuple[SanitizerTool, ...]], tuple[Finding, ...] | Unusable]
     """Runs one call under each of the tools named."""
     clock: Clock

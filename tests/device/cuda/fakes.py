@@ -85,6 +85,7 @@ class FakeGpu:
     sanitized: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
     probes: int = 0
     profiles: int = 0
+    observed: bool | None = None
     races: int = 0
     prepared: threading.Event = field(default_factory=threading.Event)
     open_executors: int = 0
@@ -158,8 +159,11 @@ class FakeGpu:
 
     # Profiler, sanitizer, clock
 
-    def _profile(self, request: Request, case: Case, results: Mapping[str, Any]) -> FakeProfile | Failure | Unusable:
+    def _profile(
+        self, request: Request, case: Case, results: Mapping[str, Any], observe: bool
+    ) -> FakeProfile | Failure | Unusable:
         self.profiles += 1
+        self.observed = observe
         required = request.task.required_multiply_adds(case.axes)
         count = InstructionCount(KERNEL, "HGMMA", "wgmma", 1, 4, 128, required)
         profile = KernelProfile(kernel=KERNEL, launches=1, duration_us=98.0)

@@ -179,6 +179,14 @@ def test_without_permission_the_emulators_count_stands_and_is_named(gpu: FakeGpu
     assert outcome.timing is not None and found.score > 0.9
 
 
+@pytest.mark.parametrize(("time_us", "observed"), [(100.0, True), (160_000.0, False)])
+def test_slow_kernel_is_only_counted(gpu: FakeGpu, time_us: float, observed: bool) -> None:
+    gpu.answer = lambda number, call: replace(call, time_us=time_us, device_wall_us=time_us + 50.0)
+    gpu.profiled = lambda profile: replace(profile, durations_us=(time_us,))
+    assert judged(run(gpu)).evidence is not None
+    assert gpu.observed is observed
+
+
 def test_call_that_fails_under_the_profiler_is_counted_by_the_emulator(gpu: FakeGpu) -> None:
     gpu.profiled = lambda profile: failure(Status.RUNTIME_FAULT, "fault.illegal_address", "Fell over.")
     outcome = run(gpu)
