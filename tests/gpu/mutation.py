@@ -16,6 +16,7 @@ import json
 import subprocess
 import tempfile
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -73,15 +74,18 @@ def numbers(gpu: Any, target: Target, build: Build, subject: Subject) -> str:
 
 
 def tools(gpu: Any, target: Target, build: Build, subject: Subject) -> Row:
-    """Run a mutant under the tools; return per tool the code of its first finding, empty for none."""
+    """Return per tool the code of its first finding; empty for none, None where the tool did not work."""
     from ptxgym.device.cuda.sanitizer import sanitize
 
     roles = {buffer.name: buffer.role for buffer in subject.plan.buffers}
     inputs = {name: data for name, data in target.buffers.items() if roles.get(name) == "input"}
-    found = sanitize(gpu, build, subject.plan, inputs, TOOLS, timeout_s=TOOL_LIMIT_S)
-    if not isinstance(found, tuple):
-        return dict.fromkeys(TOOLS) | {"unavailable": found.reason}
-    return {tool: next((f.code for f in found if f".{tool}." in f".{f.code}."), "") for tool in TOOLS}
+
+    def first(tool: Any) -> str | None:  # each alone: together they share a limit on findings
+        found = sanitize(gpu, build, subject.plan, inputs, (tool,), timeout_s=TOOL_LIMIT_S)
+        return next((f.code for f in found), "") if isinstance(found, tuple) else None
+
+    with ThreadPoolExecutor(len(TOOLS)) as beside:
+        return dict(zip(TOOLS, beside.map(first, TOOLS), strict=True))
 
 
 def on_hardware(gpu: Any, folder: Path, item: tuple[Target, Subject]) -> Row:
