@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ptxgym.build.demangle import demangle
+from ptxgym.build.demangle import function_name
 from ptxgym.errors import InfrastructureError
 from ptxgym.plan.model import Copy, Dim3, Launch, LaunchPlan, Memset, Operation
 from ptxgym.verdict import Failure, Stage, Status
@@ -99,8 +99,8 @@ def failure_of(reported: Reported, plan: LaunchPlan | None, kernels: Sequence[st
     if reported.stage == "attribute":
         return _launch_error(
             "function_attribute",
-            f"The driver refuses an attribute of kernel {demangle(kernels[reported.index])} ({reported.name}); check "
-            "the dynamic shared memory, carve-out and cluster size that `run` asks for.",
+            f"The driver refuses an attribute of kernel {function_name(kernels[reported.index])} ({reported.name}); "
+            "check the dynamic shared memory, carve-out and cluster size that `run` asks for.",
         )
     if reported.stage == "load" and reported.result == _OUT_OF_MEMORY:
         return _launch_error(
@@ -149,7 +149,7 @@ def _refused(reported: Reported, operation: Operation) -> Failure:
             shape += f", cluster {_dim(operation.cluster)}"
         smem = f"{operation.dynamic_smem_bytes:,} bytes of dynamic shared memory"
         kind = "cooperative launch" if operation.cooperative else "launch"
-        what = f"{kind} of {demangle(operation.kernel)} ({shape}, {smem})"
+        what = f"{kind} of {function_name(operation.kernel)} ({shape}, {smem})"
         return _launch_error(code, f"The driver refuses the {what}: {reported.name}; {remedy}.")
     size = operation.size_bytes if isinstance(operation, Copy) else 0
     if isinstance(operation, Memset):
@@ -169,7 +169,7 @@ def _machine_failed(reported: Reported) -> InfrastructureError:
 
 
 def _who(plan: LaunchPlan) -> str:
-    names = list(dict.fromkeys(demangle(launch.kernel) for launch in plan.launches))
+    names = list(dict.fromkeys(function_name(launch.kernel) for launch in plan.launches))
     if len(names) == 1:
         launches = len(plan.launches)
         return f"Kernel {names[0]}" if launches == 1 else f"One of the {launches} launches of kernel {names[0]}"

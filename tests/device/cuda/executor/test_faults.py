@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ptxgym.device.cuda.executor import Call, Executor
+from ptxgym.device.cuda.executor_failure import hang_failure
 from ptxgym.errors import InfrastructureError, UsageError, WorkerDied
 from ptxgym.plan.model import Copy, FunctionAttributes, LaunchPlan, Memset, TensorMap
 from ptxgym.verdict import Failure, Stage, Status
@@ -222,3 +223,10 @@ def test_calls_are_checked_before_they_are_made(fake: Fake) -> None:
     with pytest.raises(UsageError, match="input A has 7 bytes; the plan wants 8"):
         executor.call(0, {"A": np.zeros(7, np.uint8)}, {}, timeout_s=20)
     assert isinstance(executor.call(0, {"A": np.zeros(8, np.uint8)}, {}, timeout_s=20), Call)
+
+
+def test_kernels_are_named_as_they_are_written() -> None:
+    twice = launch("_ZN12_GLOBAL__N_14gemmILi128EEEvPfi")
+    assert hang_failure(plan([], twice), 2).message.startswith("Kernel gemm<128> did not end within 2 s")
+    many = [launch(f"k{number}") for number in range(6)]
+    assert hang_failure(plan([], *many), 2).message.startswith("One of the kernels k0, k1, k2, k3 and 2 more did not")
