@@ -5,7 +5,8 @@
     python -m tests.gpu.mutation --device emulator --limit-s 30         # a rehearsal: mutants are assembled, not run
 
 Every mutant is assembled (where its PTX was changed) and run three times, each a cold call, then once under each tool.
-One that hangs does so under the tools as well, and is not shown to them. Started again with the same file the campaign
+One that hangs does so under the tools as well, and is not shown to them. The kernels as they are come first: what a tool
+says of them is a false alarm. Started again with the same file the campaign
 goes on; with `--limit-s 0` it only prints.
 """
 
@@ -88,6 +89,11 @@ def tools(gpu: Any, target: Target, build: Build, subject: Subject) -> Row:
         return dict(zip(TOOLS, beside.map(first, TOOLS), strict=True))
 
 
+def unchanged(target: Target) -> Subject:
+    """Return the kernel as it is: what a tool says of it, it says of no mutant's fault."""
+    return Subject(f"{target.name}/original", "(unchanged)", "", 0, frozenset(), None, target.plan)
+
+
 def on_hardware(gpu: Any, folder: Path, item: tuple[Target, Subject]) -> Row:
     """Return the row of one mutant."""
     target, subject = item
@@ -113,6 +119,7 @@ def _counts(group: list[Row]) -> list[int | None]:
     def count(told: Any) -> int:
         return sum(bool(told(row)) for row in group)
 
+    group = [row for row in group if row["operator"] != "(unchanged)"] or group
     emulated = all("emulated" in row for row in group)
     return [
         len(group),
@@ -149,8 +156,11 @@ def main() -> None:
     if options.limit_s > 0:
         targets = [load(name) for name in SOLUTIONS]
         items = [(subject.key, (target, subject)) for target in targets for subject in subjects(target)]
+        originals = [(f"{target.name}/original", (target, unchanged(target))) for target in targets]
         with tempfile.TemporaryDirectory() as folder:
-            report.each(items[:: options.every], partial(on_hardware, gpu, Path(folder)), options.workers)
+            report.each(
+                [*originals, *items[:: options.every]], partial(on_hardware, gpu, Path(folder)), options.workers
+            )
         report.state(gpu=gpu.name if gpu else None)
     if options.emulated is not None:
         for result in json.loads(options.emulated.read_text()):
