@@ -40,7 +40,7 @@ from ptxgym.device.emulator.decode_grammar import (
 )
 from ptxgym.device.emulator.decode_layout import Layout, dimensions, lay_out, module_symbols
 from ptxgym.device.emulator.decode_operands import Context
-from ptxgym.device.emulator.decode_suspects import early_read_table, early_reads, extents
+from ptxgym.device.emulator.decode_suspects import early_read_table, early_reads, extents, unset_registers
 from ptxgym.device.emulator.ir import (
     CONST_DTYPE,
     INST_DTYPE,
@@ -217,6 +217,8 @@ def _assemble(
     pack = _PACK.pack
     inst = np.frombuffer(b"".join([pack(*row) for row in rows]), dtype=INST_DTYPE)
     implied = len(rows) - len(instructions)
+    early, accesses = suspects
+    constants = [(places[const[0]], *const[1:]) for const in context.consts]
     features = 0
     for template in templates:
         features |= template.features
@@ -224,7 +226,7 @@ def _assemble(
         name=function.name,
         inst=inst,
         pool=_frozen(np.array(context.pool, dtype=np.int32)),
-        consts=_frozen(np.array([(places[c[0]], *c[1:]) for c in context.consts], dtype=CONST_DTYPE)),
+        consts=_frozen(np.array([*constants, *unset_registers(early, places, context.widths)], dtype=CONST_DTYPE)),
         sregs=_frozen(np.array([(places[s[0]], *s[1:]) for s in context.sregs], dtype=SREG_DTYPE)),
         reg_bytes=allocation.reg_bytes,
         static_smem_bytes=layout.static_smem_bytes,
@@ -243,8 +245,8 @@ def _assemble(
         max_ntid=dimensions(function.directives.get("maxntid")),
         req_ntid=dimensions(function.directives.get("reqntid")),
         cluster=dimensions(function.directives.get("reqnctapercluster")),
-        early_reads=_frozen(early_read_table(suspects[0], places, context.widths)),
-        extents=suspects[1],
+        early_reads=_frozen(early_read_table(rows, early, places, context.widths)),
+        extents=accesses,
         register_names=_names(context, allocation),
     )
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ptxgym.device.emulator.decode_allocate import Block, flow, vector_registers
 from ptxgym.device.emulator.decode_grammar import FIELD, MODS_AT, OP_AT, Row
-from ptxgym.device.emulator.ir import EARLY_READ_DTYPE, OP, SPACE, SharedExtent
+from ptxgym.device.emulator.ir import EARLY_READ_DTYPE, OP, SPACE, UNSET_REGISTER, SharedExtent
 from ptxgym.device.emulator.ptx import Variable
 
 _SOURCES = tuple(FIELD[name] for name in ("a", "b", "c", "e"))
@@ -36,7 +36,7 @@ _SEVERAL = -1
 def early_reads(
     rows: Sequence[Row], pool: Sequence[int], widths: Mapping[int, int], fixed: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """Return (instruction, register) of every read that some path reaches before the register is written.
+    """Return (instruction, register) of every read, moves included, that a path reaches before the register is written.
 
     Predicates are left out, and so are the accumulators of wgmma, which the core watches anyway. A write under a guard
     counts as one.
@@ -89,7 +89,7 @@ def _walk(
         defines = row[OP_AT] in _DEFINING_VEC
         reads = [row[field] for field in _SOURCES] + list(second) + ([] if defines else list(first))
         missing = [offset for offset in reads if offset in index and unwritten >> index[offset] & 1]
-        if missing and found is not None and row[OP_AT] not in _MOVES:
+        if missing and found is not None:
             found.extend((at, offset) for offset in dict.fromkeys(missing))
         for offset in _targets(row, pool):
             if offset in index:
@@ -99,10 +99,20 @@ def _walk(
 
 
 def early_read_table(
-    reads: Sequence[tuple[int, int]], places: Mapping[int, int], widths: Mapping[int, int]
+    rows: Sequence[Row], reads: Sequence[tuple[int, int]], places: Mapping[int, int], widths: Mapping[int, int]
 ) -> NDArray[np.void]:
-    """Return [reads] of `EARLY_READ_DTYPE` with the registers' places in the warp's file."""
-    return np.array([(at, places[offset], widths[offset], 0) for at, offset in reads], EARLY_READ_DTYPE)
+    """Return [reads] of `EARLY_READ_DTYPE`, with places in the warp's file; moves only hand on, and are left out."""
+    kept = [(at, places[offset], widths[offset], 0) for at, offset in reads if rows[at][OP_AT] not in _MOVES]
+    return np.array(kept, EARLY_READ_DTYPE)
+
+
+def unset_registers(
+    reads: Sequence[tuple[int, int]], places: Mapping[int, int], widths: Mapping[int, int]
+) -> list[tuple[int, int, int, int]]:
+    """Return what registers of early reads hold at the start, as rows of `CONST_DTYPE`: what no kernel computes."""
+    value = UNSET_REGISTER << 32 | UNSET_REGISTER
+    found = {places[offset]: max(4, widths[offset]) for _, offset in reads}
+    return [(place, width, value if width > 4 else UNSET_REGISTER, value) for place, width in found.items()]
 
 
 def extents(

@@ -47,6 +47,8 @@ struct Kernel {
 enum Feature : uint32_t { FEAT_ASYNC = 1, FEAT_BARRIER = 2, FEAT_SHARED = 4, FEAT_COMMUNICATES = 8, FEAT_TARGET = 16, FEAT_PRINTF = 32 };
 
 constexpr uint32_t SMEM_BASE = 1024;  // shared addresses start here: CUDA reserves 1 KiB per CTA on sm_90
+// In every 32 bits of a register that may be read before it is written: NaN in fp32, bf16 and fp16, and a number that nobody computes.
+constexpr uint32_t UNSET_REGISTER = 0xFFFDFFFB;
 // Windows of the generic address space. Global addresses are themselves.
 constexpr uint64_t SHARED_WINDOW = 0x0000'0100'0000'0000ull;
 constexpr uint64_t LOCAL_WINDOW = 0x0000'0200'0000'0000ull;

@@ -23,13 +23,13 @@ uint32_t element_bytes(uint8_t type) {
   }
 }
 
-// Lanes whose register still holds the poison of a fresh warp.
+// Lanes whose register holds what the decoder put there in place of a value.
 uint32_t untouched(Warp& w, const EarlyRead& read, uint32_t mask) {
   uint32_t lanes = 0;
   for_lanes(mask, [&](int lane) {
-    const bool poison = read.width >= 8 ? w.reg<uint64_t>(read.offset)[read.width == 16 ? 2 * lane : lane] == ~0ull
-                                        : w.reg<uint32_t>(read.offset)[lane] == ~0u;
-    lanes |= static_cast<uint32_t>(poison) << lane;
+    const uint32_t* words = w.reg<uint32_t>(read.offset) + lane * (read.width < 4 ? 1 : read.width / 4);
+    const uint32_t count = read.width < 4 ? 1 : read.width / 4;
+    lanes |= static_cast<uint32_t>(std::count(words, words + count, UNSET_REGISTER) == count) << lane;
   });
   return lanes;
 }
@@ -48,7 +48,7 @@ void check_registers(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
     if (!f) return;
     char who[sizeof f->who[0]];
     std::snprintf(who, sizeof who, "lane %d of warp %d", first_lane(lanes), w.id);
-    f->say("line {@%d} uses a variable that nothing has set: its value is arbitrary on a GPU, and here it is NaN or -1",
+    f->say("line {@%d} uses a variable that nothing has set: its value is arbitrary on a GPU, and NaN here",
            at);
     f->party(0, who, "read it");
     f->mend("give the variable a value where it is declared, such as float sum = 0.0f");

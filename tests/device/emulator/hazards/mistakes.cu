@@ -59,6 +59,15 @@ template <bool Good> __global__ void unset(float* out, const float* in) {
   out[threadIdx.x] = sum;
 }
 
+// A variable that is set and used under one condition, with a value that is all ones: nothing is wrong with it.
+__global__ void set_where_used(float* out, const float* in) {
+  int value;
+  const bool mine = in[threadIdx.x] == 0.0f || threadIdx.x > 3;
+  if (mine) asm volatile("mov.b32 %0, -1;" : "=r"(value));
+  asm volatile("" ::: "memory");
+  if (mine) asm volatile("st.global.s32 [%0], %1;" ::"l"(out + threadIdx.x), "r"(value) : "memory");
+}
+
 template <bool Good> __global__ void lanes_disagree(uint32_t* out) {
   out[threadIdx.x / (Good ? 1 : 2)] = threadIdx.x;  // !memory.lane_conflict
 }

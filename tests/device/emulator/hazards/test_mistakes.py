@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ptxgym.device.protocol import RunOptions
+from ptxgym.device.protocol import Execution, RunOptions
 from ptxgym.verdict import Severity
 from tests.device.emulator.hazards.harness import SCHEDULES, Kernels, compile_ptx, launch, lines_of
 
@@ -42,6 +42,13 @@ def test_the_cause_is_named_first_and_at_its_line(
 def test_twin_is_clean(mistakes: Kernels, name: str, options: RunOptions) -> None:
     result = launch(mistakes, mistakes.mangled(name, "b1"), inputs=name == "unset", options=options)
     assert [(f.code, f.message) for f in result.findings] == []
+
+
+def test_a_variable_that_is_set_where_it_is_used_may_hold_anything(mistakes: Kernels) -> None:
+    (name,) = [kernel.name for kernel in mistakes.build.kernels if "set_where_used" in kernel.name]
+    ran = launch(mistakes, name, inputs=True)
+    assert isinstance(ran, Execution) and ran.findings == ()
+    assert set(ran.buffers["out"].view("<i4")[4:64].tolist()) == {-1}
 
 
 def test_a_skipped_barrier_names_who_met_and_who_left(mistakes: Kernels) -> None:
