@@ -5,9 +5,9 @@
     python -m tests.gpu.mutation --device emulator --limit-s 30         # a rehearsal: mutants are assembled, not run
 
 Every mutant is assembled (where its PTX was changed) and run three times, each a cold call, then once under each tool.
-One that hangs does so under the tools as well, and is not shown to them. The kernels as they are come first: what a tool
-says of them is a false alarm. Started again with the same file the campaign
-goes on; with `--limit-s 0` it only prints.
+One that hangs does so under the tools as well, and is not shown to them. The kernels as they are come first: what a
+tool says of them is a false alarm, and tells nothing of a mutant. Started again with the same file the campaign goes
+on; with `--limit-s 0` it only prints.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import dataclasses
 import json
 import subprocess
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from tests.mutation.targets import SOLUTIONS, load
 CALLS = 3
 CALL_LIMIT_S, TOOL_LIMIT_S, ASSEMBLY_LIMIT_S = 2.0, 20.0, 60.0
 TOOLS = ("memcheck", "racecheck")
+UNCHANGED = "(unchanged)"
 
 
 def assembled(target: Target, subject: Subject, folder: Path) -> Build:
@@ -75,23 +76,23 @@ def numbers(gpu: Any, target: Target, build: Build, subject: Subject) -> str:
 
 
 def tools(gpu: Any, target: Target, build: Build, subject: Subject) -> Row:
-    """Return per tool the code of its first finding; empty for none, None where the tool did not work."""
+    """Return per tool the codes of its findings, None where the tool did not work."""
     from ptxgym.device.cuda.sanitizer import sanitize
 
     roles = {buffer.name: buffer.role for buffer in subject.plan.buffers}
     inputs = {name: data for name, data in target.buffers.items() if roles.get(name) == "input"}
 
-    def first(tool: Any) -> str | None:  # each alone: together they share a limit on findings
+    def codes(tool: Any) -> list[str] | None:  # each alone: together they share a limit on findings
         found = sanitize(gpu, build, subject.plan, inputs, (tool,), timeout_s=TOOL_LIMIT_S)
-        return next((f.code for f in found), "") if isinstance(found, tuple) else None
+        return sorted({finding.code for finding in found}) if isinstance(found, tuple) else None
 
     with ThreadPoolExecutor(len(TOOLS)) as beside:
-        return dict(zip(TOOLS, beside.map(first, TOOLS), strict=True))
+        return dict(zip(TOOLS, beside.map(codes, TOOLS), strict=True))
 
 
 def unchanged(target: Target) -> Subject:
     """Return the kernel as it is: what a tool says of it, it says of no mutant's fault."""
-    return Subject(f"{target.name}/original", "(unchanged)", "", 0, frozenset(), None, target.plan)
+    return Subject(f"{target.name}/original", UNCHANGED, "", 0, frozenset(), None, target.plan)
 
 
 def on_hardware(gpu: Any, folder: Path, item: tuple[Target, Subject]) -> Row:
@@ -119,7 +120,6 @@ def _counts(group: list[Row]) -> list[int | None]:
     def count(told: Any) -> int:
         return sum(bool(told(row)) for row in group)
 
-    group = [row for row in group if row["operator"] != "(unchanged)"] or group
     emulated = all("emulated" in row for row in group)
     return [
         len(group),
@@ -132,6 +132,17 @@ def _counts(group: list[Row]) -> list[int | None]:
         count(lambda r: r["emulated"] in ("named", "found") and silent(r)) if emulated else None,
         count(lambda r: r["emulated"] == "survived" and not silent(r)) if emulated else None,
     ]
+
+
+def without_false_alarms(rows: Mapping[str, Row]) -> dict[str, Row]:
+    """Return the rows of mutants without what the tools say of the unchanged kernel as well."""
+    kept = {}
+    for key, row in rows.items():
+        alarms = rows.get(f"{key.partition('/')[0]}/original", {})
+        if "operator" in row and row["operator"] != UNCHANGED:
+            codes = {tool: [c for c in row[tool] or () if c not in (alarms.get(tool) or ())] for tool in TOOLS}
+            kept[key] = {**row, **codes}
+    return kept
 
 
 def silent(row: Row) -> bool:
@@ -173,17 +184,20 @@ def main() -> None:
 
 def shown(report: Report) -> int:
     """Print the table; return 0 if every mutant could be judged."""
-    rows = [row for row in report.rows.values() if "operator" in row]
+    mutants = without_false_alarms(report.rows)
     columns = ["operator", "sites", "emulator finds", "emulator's numbers", "GPU's numbers", "GPU fault or hang"]
     columns += ["memcheck", "racecheck", "emulator alone", "GPU alone"]
-    say(table(columns, summary(rows)))
+    say(table(columns, summary(mutants.values())))
     for key, row in report.rows.items():
         if "operator" not in row:
             say(f"  {key}: {row['problem']}")
-        elif row.get("emulated") == "survived" and not silent(row):
-            told = ", ".join(filter(None, [row["numbers"], *(row[tool] for tool in TOOLS)]))
+        elif row["operator"] == UNCHANGED:
+            said = ", ".join(code for tool in TOOLS for code in row[tool] or ()) or "nothing"
+            say(f"  {key}: numbers {row['numbers']}; the tools say of it: {said}")
+        elif row.get("emulated") == "survived" and not silent(mutants[key]):
+            told = ", ".join([str(row["numbers"]), *(code for tool in TOOLS for code in mutants[key][tool])])
             say(f"  {key} {row['operator']} (line {row['line']}): told on the GPU alone: {told}")
-    return 0 if len(rows) == len(report.rows) else 1
+    return 0 if all("operator" in row for row in report.rows.values()) else 1
 
 
 if __name__ == "__main__":

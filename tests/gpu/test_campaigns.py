@@ -16,7 +16,7 @@ from ptxgym.verdict import Status
 from tests.gpu.agreement import compared
 from tests.gpu.exploits import EMULATION, exploit_task
 from tests.gpu.mixed import HARDWARE, judged, order, speeds
-from tests.gpu.mutation import summary
+from tests.gpu.mutation import summary, without_false_alarms
 from tests.gpu.report import Report, table
 from tests.gpu.small import new_text, shrunk
 from tests.gpu.submissions import templates
@@ -103,18 +103,26 @@ def test_counts_agree_or_are_named() -> None:
     ]
 
 
-def test_mutants_are_summed_by_operator() -> None:
-    def row(numbers: str, memcheck: str, racecheck: str, emulated: str) -> dict[str, object]:
-        told = {"numbers": numbers, "memcheck": memcheck, "racecheck": racecheck, "emulated": emulated}
-        return {"operator": "drop.wait", **told}
+def test_mutants_are_summed_by_operator_without_false_alarms() -> None:
+    def row(operator: str, numbers: str, race: list[str] | None, emulated: str = "") -> dict[str, object]:
+        return {
+            "operator": operator,
+            "numbers": numbers,
+            "memcheck": [],
+            "racecheck": race,
+            "emulated": emulated,
+            "line": 1,
+        }
 
-    rows = [
-        row("right", "", "", "named"),
-        row("wrong", "", "sanitizer.racecheck.hazard", "named"),
-        row("cuda.hang", "", "", "survived"),
-    ]
+    rows = {
+        "oracle/original": row("(unchanged)", "right", ["sanitizer.racecheck.false"]),
+        "oracle/000": row("drop.wait", "right", ["sanitizer.racecheck.false"], "named"),
+        "oracle/001": row("drop.wait", "wrong", ["sanitizer.racecheck.false", "sanitizer.racecheck.hazard"], "named"),
+        "oracle/002": row("drop.wait", "cuda.hang", None, "survived"),
+        "oracle/003": {"problem": "ptxas: no"},
+    }
     expected = ["drop.wait", 3, 2, 0, 1, 1, 0, 1, 1, 1]
-    assert summary(rows) == [expected, ["all", *expected[1:]]]
+    assert summary(without_false_alarms(rows).values()) == [expected, ["all", *expected[1:]]]
 
 
 def test_tables_align_numbers_to_the_right() -> None:
