@@ -30,10 +30,10 @@ def pytest_report_header() -> str:
 
 @pytest.fixture(scope="session")
 def evaluator() -> Iterator[Evaluator]:
-    """The real pipeline, shared by the whole session."""
+    """The real pipeline, shared by the whole session; on the emulator, whatever the machine has."""
     from ptxgym.evaluator import Evaluator
 
-    with Evaluator() as shared:
+    with Evaluator("emulator") as shared:
         yield shared
 
 

@@ -1,0 +1,99 @@
+"""Things that are started ahead: as many as expected, never more than may wait, each used once."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from ptxgym.device.cuda.warm import Warm
+from ptxgym.errors import InfrastructureError
+
+
+class Factory:
+    def __init__(self) -> None:
+        self.numbers = itertools.count(1)
+        self.started: list[int] = []
+        self.ended: list[int] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.failure: Exception | None = None
+        self.pool: Warm[int] = Warm(self.start, self.ended.append, most=2)
+
+    def start(self) -> int:
+        self.gate.wait(30)
+        if self.failure is not None:
+            raise self.failure
+        number = next(self.numbers)
+        self.started.append(number)
+        return number
+
+
+@pytest.fixture
+def factory() -> Factory:
+    return Factory()
+
+
+def settle(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def test_nothing_starts_unasked_and_without_expectation_one_starts_at_once(factory: Factory) -> None:
+    assert factory.started == []
+    assert factory.pool.take() == 1
+
+
+def test_what_is_expected_is_started_ahead_and_taken_once(factory: Factory) -> None:
+    factory.pool.expect(1)
+    settle(lambda: factory.started == [1])
+    assert factory.pool.take() == 1
+    assert factory.pool.take() == 2
+
+
+def test_only_so_many_wait(factory: Factory) -> None:
+    factory.pool.expect(5)
+    settle(lambda: len(factory.started) == 2)
+    assert sorted(factory.pool.take() for _ in range(5)) == [1, 2, 3, 4, 5]
+
+
+def test_expectation_that_is_taken_back_leaves_its_thing_for_the_next(factory: Factory) -> None:
+    factory.pool.expect(1)
+    settle(lambda: factory.started == [1])
+    factory.pool.expect(-1)
+    factory.pool.expect(1)
+    assert factory.pool.take() == 1
+    assert factory.started == [1]
+
+
+def test_who_takes_waits_for_the_one_that_is_starting(factory: Factory) -> None:
+    factory.gate.clear()
+    factory.pool.expect(1)
+    threading.Timer(0.05, factory.gate.set).start()
+    assert factory.pool.take() == 1
+    assert factory.started == [1]
+
+
+def test_failed_start_is_told_to_who_takes_it_and_to_nobody_else(factory: Factory) -> None:
+    factory.failure = InfrastructureError("no room")
+    factory.pool.expect(1)
+    with pytest.raises(InfrastructureError, match="no room"):
+        factory.pool.take()
+    factory.failure = None
+    assert factory.pool.take() == 1
+
+
+def test_closing_ends_what_waits(factory: Factory) -> None:
+    factory.pool.expect(2)
+    settle(lambda: len(factory.started) == 2)
+    factory.pool.close()
+    assert sorted(factory.ended) == [1, 2]
+    factory.pool.expect(1)
+    with pytest.raises(InfrastructureError, match="ending"):
+        factory.pool.take()
+    assert len(factory.started) == 2
