@@ -22,7 +22,7 @@ def closed(monkeypatch: pytest.MonkeyPatch) -> list[Region]:
         return Region(size_bytes, -(-size_bytes // (2 * MIB)) * 2 * MIB, None, 0, -1)
 
     monkeypatch.setattr(regions.Region, "allocate", allocate)
-    monkeypatch.setattr(regions.Region, "close", done.append)
+    monkeypatch.setattr(regions.Region, "close", lambda region: done.append(region))
     return done
 
 
