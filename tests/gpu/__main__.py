@@ -36,6 +36,8 @@ PARTS: Mapping[str, tuple[tuple[str, ...], float]] = {
 }
 """`test_exploits.py` asks what the campaign `exploits` shows."""
 PRINTS_ALONE = ("tests",)
+EMULATED = "emulated.json"
+"""What `python -m tests.mutation --json` wrote, if it lies in the folder: shown beside what hardware finds."""
 
 
 def command_of(name: str, out: Path, limit_s: float) -> list[str]:
@@ -45,6 +47,8 @@ def command_of(name: str, out: Path, limit_s: float) -> list[str]:
         return command
     suffix = "npz" if name == "conformance" else "json"
     command += ["--out", str(out / f"{name}.{suffix}")]
+    if name == "mutation" and (out / EMULATED).exists():
+        command += ["--emulated", str(out / EMULATED)]
     return command if name == "conformance" else [*command, "--limit-s", str(limit_s)]
 
 
