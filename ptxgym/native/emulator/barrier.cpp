@@ -13,7 +13,7 @@ uint32_t live_threads(const Cta& cta) {
 void complete(Cta& cta, int id) {
   NamedBarrier& barrier = cta.barriers[id];
   if (cta.shadow) {
-    if (barrier.whole_cta && barrier.expected < cta.grid.threads_per_cta) cta.shadow->bar_skipped(id);
+    if (barrier.whole_cta) cta.shadow->bar_together(id);
     cta.shadow->bar_complete(id);
   }
   for (const NamedBarrier::Waiter& waiter : barrier.waiters) {

@@ -61,7 +61,7 @@ void ShadowState::reset(Cta&) {
   latest_ = Operation{};
   operation_numbers_ = versions_ = components_ = 0;
   deferred_.clear();
-  skipped_.clear();
+  split_.clear();
   races_.clear();
   current_ = nullptr;
   layouts_.clear();
@@ -312,42 +312,51 @@ void ShadowState::bar_depart(Warp& warp, int id) {
 }
 
 // Remembers the first time at each instruction; what it means is known when the CTA has ended.
-void ShadowState::bar_skipped(int id) {
-  const NamedBarrier& barrier = cta_.barriers[id & 15];
-  if (barrier.waiters.empty()) return;
-  SkippedBarrier skipped{barrier.waiters.front().inst, {}, {}};
-  for (const SkippedBarrier& known : skipped_)
-    if (known.inst == skipped.inst) return;
-  std::vector<bool> met(warps_.size());
-  for (const NamedBarrier::Waiter& waiter : barrier.waiters) met[static_cast<size_t>(waiter.warp->id)] = true;
-  for (const Warp& warp : cta_.warps) {
-    if (met[static_cast<size_t>(warp.id)])
-      skipped.met.push_back(warp.id);
-    else if (!warp.live)
-      skipped.exited.push_back(warp.id);
+void ShadowState::bar_together(int id) {
+  const std::vector<NamedBarrier::Waiter>& waiters = cta_.barriers[id & 15].waiters;
+  const auto exited = [](const Warp& warp) { return !warp.live; };
+  const bool all_here = std::all_of(waiters.begin(), waiters.end(), [&](const NamedBarrier::Waiter& waiter) {
+    return waiter.inst == waiters.front().inst;
+  });
+  if (waiters.empty() || (all_here && std::none_of(cta_.warps.begin(), cta_.warps.end(), exited))) return;
+  SplitBarrier split{waiters.front().inst, -1, {}, {}};
+  for (const NamedBarrier::Waiter& waiter : waiters) {
+    const bool here = waiter.inst == split.inst;
+    if (!here) split.elsewhere = waiter.inst;
+    std::vector<int>& group = here ? split.here : split.others;
+    if (group.empty() || group.back() != waiter.warp->id) group.push_back(waiter.warp->id);
   }
-  if (!skipped.exited.empty()) skipped_.push_back(std::move(skipped));
+  for (const Warp& warp : cta_.warps)
+    if (all_here && exited(warp)) split.others.push_back(warp.id);
+  for (const SplitBarrier& known : split_)
+    if (known.inst == split.inst && known.elsewhere == split.elsewhere) return;
+  for (std::vector<int>* group : {&split.here, &split.others}) std::sort(group->begin(), group->end());
+  split_.push_back(std::move(split));
 }
 
-// Warps that have exited are not waited for, and kernels rely on that. It is an error where the barrier was to order
-// accesses of theirs.
-void ShadowState::report_skipped_barriers() {
-  for (const SkippedBarrier& skipped : skipped_) {
+// Warps that have exited are not waited for, and one __syncthreads() answers another; kernels rely on both. It is an
+// error where the barrier was to order accesses of those warps.
+void ShadowState::report_split_barriers() {
+  for (const SplitBarrier& split : split_) {
     bool raced = false;
-    for (const int one : skipped.met)
-      for (const int other : skipped.exited)
+    for (const int one : split.here)
+      for (const int other : split.others)
         raced |= races_.count(static_cast<uint32_t>(std::min(one, other)) << 16 |
                               static_cast<uint32_t>(std::max(one, other))) != 0;
-    const Severity severity = raced ? Severity::Error : Severity::Note;
-    const Warp& warp = cta_.warps[static_cast<size_t>(skipped.met.front())];
-    FindingRecord* f = cta_.findings.add(cta_, &warp, -1, "barrier.divergent", severity, skipped.inst);
+    const Warp& warp = cta_.warps[static_cast<size_t>(split.here.front())];
+    FindingRecord* f = cta_.findings.add(cta_, &warp, -1, "barrier.divergent", raced ? Severity::Error : Severity::Note,
+                                         split.inst, split.elsewhere);
     if (!f) continue;
-    const std::string met = warp_list(skipped.met), exited = warp_list(skipped.exited);
-    f->say("%s met at the barrier of line {@%d}, which %s never reached%s", met.c_str(), skipped.inst, exited.c_str(),
-           raced ? ": so it orders nothing between them, and they race in shared memory" : " before the end");
-    f->mend("Let all threads of the block reach __syncthreads(): move it out of the if, or guard the work, not the barrier.");
-    f->party(0, met.c_str(), "waited at the barrier");
-    f->party(1, exited.c_str(), "exited without it");
+    const std::string here = warp_list(split.here), others = warp_list(split.others);
+    const char* race = raced ? "; they race in shared memory, which it was to order" : "";
+    if (split.elsewhere < 0)
+      f->say("%s met at the barrier of line {@%d} after %s had exited%s", here.c_str(), split.inst, others.c_str(), race);
+    else
+      f->say("%s waited at the barrier of line {@%d} while %s waited at that of line {@%d}, and one answered the other%s",
+             here.c_str(), split.inst, others.c_str(), split.elsewhere, race);
+    f->mend("Let all threads of the block reach each __syncthreads(): move it out of the if, and guard the work instead.");
+    f->party(0, here.c_str(), "waited here");
+    f->party(1, others.c_str(), split.elsewhere < 0 ? "exited without it" : "waited there");
   }
 }
 

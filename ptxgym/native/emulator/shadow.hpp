@@ -40,7 +40,7 @@ struct Shadow {
   virtual void bar_arrive(Warp&, int id) = 0;
   virtual void bar_complete(int id) = 0;
   virtual void bar_depart(Warp&, int id) = 0;
-  virtual void bar_skipped(int) {}  // before bar_complete: whole warps exited instead of coming to __syncthreads()
+  virtual void bar_together(int) {}  // before bar_complete of a __syncthreads(): did all come, and to the same one?
 
   // ---- mbarriers
   virtual void mbar_init(Warp&, int inst,

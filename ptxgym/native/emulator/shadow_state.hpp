@@ -166,7 +166,7 @@ class ShadowState final : public Shadow {
   void bar_arrive(Warp&, int id) override;
   void bar_complete(int id) override;
   void bar_depart(Warp&, int id) override;
-  void bar_skipped(int id) override;
+  void bar_together(int id) override;
   void mbar_init(Warp&, int inst, Mbar&) override;
   void mbar_inval(Warp&, int inst, Mbar&) override;
   void mbar_use(Warp&, int inst, Mbar&) override;
@@ -205,7 +205,7 @@ class ShadowState final : public Shadow {
   void same_value_or_race(Warp&, const Touch& earlier, const Touch& now, uint32_t addr, uint32_t bytes);
   void settle();
   void unordered(const Warp&, const Touch& earlier, const Touch& now, uint32_t addr, uint32_t bytes, Severity);
-  void report_skipped_barriers();
+  void report_split_barriers();
   void release_flag(WarpState&, uint32_t addr, bool release);
   void acquire_flag(WarpState&, uint32_t addr, bool acquire);
   void issue_wgmma(Warp&, int inst);
@@ -238,11 +238,11 @@ class ShadowState final : public Shadow {
     std::vector<uint8_t> before;
   };
   std::vector<Deferred> deferred_;
-  struct SkippedBarrier {  // a __syncthreads() that completed because warps exited instead of coming
-    int inst;
-    std::vector<int> met, exited;
+  struct SplitBarrier {  // a __syncthreads() that some warps met elsewhere, or not at all before they exited
+    int inst, elsewhere;  // elsewhere -1: they exited
+    std::vector<int> here, others;
   };
-  std::vector<SkippedBarrier> skipped_;
+  std::vector<SplitBarrier> split_;
   std::unordered_set<uint32_t> races_;  // pairs of warps: smaller << 16 | larger
 };
 

@@ -24,6 +24,16 @@ template <bool Good> __global__ void skipped_barrier(uint32_t* out) {
   out[threadIdx.x] = get(&data[threadIdx.x ^ 32]);
 }
 
+template <bool Good> __global__ void one_barrier_too_few(uint32_t* out) {
+  __shared__ uint32_t data[128];
+  put(&data[threadIdx.x], threadIdx.x);
+  if (Good || threadIdx.x < 32) __syncthreads();  // !barrier.divergent
+  const uint32_t mine = get(&data[threadIdx.x ^ 32]);
+  __syncthreads();
+  put(&data[threadIdx.x], mine);
+  out[threadIdx.x] = mine;
+}
+
 template <bool Good> __global__ void skipped_after_writing(uint32_t* out) {
   __shared__ uint32_t data[64];
   put(&data[threadIdx.x], threadIdx.x);
@@ -76,6 +86,7 @@ template <bool Good> __global__ void lanes_disagree(uint32_t* out) {
   template __global__ void name<false>(__VA_ARGS__); \
   template __global__ void name<true>(__VA_ARGS__);
 PAIR(skipped_barrier, uint32_t*)
+PAIR(one_barrier_too_few, uint32_t*)
 PAIR(skipped_after_writing, uint32_t*)
 PAIR(overrun, uint32_t*)
 PAIR(read_behind, uint32_t*)

@@ -12,6 +12,7 @@ from tests.device.emulator.hazards.harness import SCHEDULES, Kernels, compile_pt
 
 BAD = [
     ("skipped_barrier", "barrier.divergent", Severity.ERROR),
+    ("one_barrier_too_few", "barrier.divergent", Severity.ERROR),
     ("skipped_after_writing", "barrier.divergent", Severity.ERROR),
     ("overrun", "smem.out_of_array", Severity.ERROR),
     ("read_behind", "smem.out_of_array", Severity.WARNING),
@@ -54,6 +55,9 @@ def test_a_variable_that_is_set_where_it_is_used_may_hold_anything(mistakes: Ker
 def test_a_skipped_barrier_names_who_met_and_who_left(mistakes: Kernels) -> None:
     first = launch(mistakes, mistakes.mangled("skipped_barrier", "b0"), block=128).findings[0]
     assert [party.who for party in first.parties] == ["warp 0", "warps 1-3"]
+    assert "after warps 1-3 had exited; they race" in first.message
+    mixed = launch(mistakes, mistakes.mangled("one_barrier_too_few", "b0"), block=128).findings[0]
+    assert "warp 0 waited at the barrier of line" in mixed.message and "while warps 1-3 waited at" in mixed.message
 
 
 def test_an_overrun_names_the_array_and_the_byte(mistakes: Kernels) -> None:
