@@ -28,8 +28,7 @@ from ptxgym.device.cuda.executor import WARM_KERNEL, WARM_PROFILER, Executor, Me
 from ptxgym.device.cuda.gpu import Gpu
 from ptxgym.device.cuda.listing import Listing, read_listing
 from ptxgym.device.cuda.observe import duration_us, instruction_counts, kernel_profiles
-from ptxgym.device.cuda.report import ReportError
-from ptxgym.device.cuda.report_reader import ReportReader, reader_problem
+from ptxgym.device.cuda.report import ReportError, ReportReader, reader_problem
 from ptxgym.device.protocol import InstructionCount
 from ptxgym.errors import InfrastructureError, PtxgymError, ToolchainError
 from ptxgym.plan.model import LaunchPlan
@@ -199,7 +198,7 @@ class ProfiledExecutor:
         self._report = folder / "report.ncu-rep"
         self._cleanup = weakref.finalize(self, shutil.rmtree, folder, True)
         assert ncu.python is not None
-        self._reader = ReportReader(ncu.python, WARM_KERNEL)
+        self._reader = ReportReader(ncu.python)
         try:
             self._executor = Executor.start(
                 gpu,
@@ -282,7 +281,7 @@ class ProfiledExecutor:
                 if isinstance(called, Failure):
                     return called
                 try:
-                    launches = self._reader.read(self._report)
+                    launches = self._reader.read(self._report, WARM_KERNEL)
                 except ReportError as error:
                     return Unavailable(str(error), "")
                 places, source = listing.result(), build.source.read_text(errors="replace")

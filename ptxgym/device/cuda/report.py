@@ -1,20 +1,25 @@
-"""Reads Nsight Compute's reports: one value per kernel launch, independent of NVIDIA's module from there on.
+"""Nsight Compute's reports: one value per kernel launch, read in a process of its own.
 
 `ncu_report` (Nsight Compute, "Python Report Interface") comes with Nsight Compute, in `extras/python`; reading a report
-of one launch takes 0.1 s with it, 0.5 s with `ncu --import --csv` (measured on an H200 machine, version 2025.3.1).
+of one launch takes 0.15 s with it, 0.5 s and more with `ncu --import --csv` (measured on an H200 machine).
 """
 
 from __future__ import annotations
 
 import functools
-import importlib
+import json
+import signal
+import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ptxgym.device.cuda import metrics
+from ptxgym.device.cuda import metrics, report_script
+
+READ_LIMIT_S = 60.0
+_MOST_SAID = 400
 
 
 @dataclass(frozen=True)
@@ -38,87 +43,89 @@ class ReportError(Exception):
 
 
 UNITS: Mapping[str, Mapping[str, float]] = {
-    "gpu__time_duration.sum": {"ns": 1e-3, "nsecond": 1e-3, "us": 1.0, "usecond": 1.0, "ms": 1e3, "msecond": 1e3},
+    metrics.DURATION: {"ns": 1e-3, "nsecond": 1e-3, "us": 1.0, "usecond": 1.0, "ms": 1e3, "msecond": 1e3},
 }
 """Factors to what `Launch.values` holds (µs), by the unit of the report; other metrics come as they are."""
 
 
+class ReportReader:
+    """A process that has loaded Nsight Compute's module and waits for one report; start it before it is needed."""
+
+    def __init__(self, folder: Path) -> None:
+        """Start it with `extras/python` of Nsight Compute."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", report_script.__file__, folder],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    def read(self, path: Path | None, left_out: str = "") -> tuple[Launch, ...]:
+        """Return the launches of the report at `path`, in order; without one, only load the module. Once per process.
+
+        Args:
+            path: a `.ncu-rep` file.
+            left_out: Kernel whose launch is left out if it is the first.
+
+        Raises:
+            ReportError: if the module cannot be loaded, or the report not be read.
+        """
+        request = {
+            "path": str(path), "left_out": left_out, "executions": metrics.WARP_EXECUTIONS,
+            "of_launch": metrics.OF_LAUNCH, "of_instructions": metrics.OF_INSTRUCTIONS,
+        }  # fmt: skip
+        try:
+            answer, said = self._process.communicate(json.dumps(request).encode() if path else b"", READ_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            raise ReportError(f"the report was not read within {READ_LIMIT_S:g} s") from None
+        finally:
+            self.close()
+        code = self._process.returncode
+        if code:
+            how = f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
+            last_words = said.decode(errors="replace")[:_MOST_SAID]
+            raise ReportError(f"the reader of Nsight Compute's reports {how}: {last_words}")
+        read = json.loads(answer)
+        if "problem" in read:
+            raise ReportError(f"Nsight Compute's report cannot be read: {read['problem']}")
+        return tuple(_launch(found) for found in read["launches"])
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+
 @functools.cache
-def _module(folder: Path) -> Any:
-    """Load `ncu_report` from `folder` once per process."""
-    path = folder / "ncu_report.py"
-    if not path.is_file():
-        raise ReportError(f"{path} is missing")
-    sys.path.insert(0, str(folder))
+def reader_problem(folder: Path) -> str | None:
+    """Return why the module in `folder` cannot be used, or None; asked once per process."""
     try:
-        return importlib.import_module("ncu_report")
-    except ImportError as error:
-        raise ReportError(f"{path} cannot be loaded by this Python: {error}") from error
-    finally:
-        sys.path.remove(str(folder))
+        ReportReader(folder).read(None)
+    except ReportError as error:
+        return str(error)
+    return None
 
 
-def load_reader(folder: Path) -> None:
-    """Load Nsight Compute's module ahead of the first report.
-
-    Raises:
-        ReportError: if it is missing or not for this Python.
-    """
-    _module(folder)
-
-
-def read_report(path: Path, folder: Path, left_out: str = "") -> tuple[Launch, ...]:
-    """Return the launches of the report at `path`, in order.
-
-    Args:
-        path: a `.ncu-rep` file.
-        folder: Nsight Compute's `extras/python`.
-        left_out: Kernel whose launch is left out if it is the first.
-
-    Raises:
-        ReportError: if it cannot be read.
-    """
-    module = _module(folder)
-    try:
-        report = module.load_report(str(path))
-        ranges = [report.range_by_idx(index) for index in range(report.num_ranges())]
-        actions = [part.action_by_idx(number) for part in ranges for number in range(part.num_actions())]
-        return tuple(
-            _launch(action)
-            for number, action in enumerate(actions)
-            if number or action.name(action.NameBase_MANGLED) != left_out
-        )
-    except (FileNotFoundError, RuntimeError, ValueError) as error:
-        raise ReportError(f"{path.name} cannot be read: {error}") from error
-
-
-def _launch(action: Any) -> Launch:
-    present = set(action.metric_names())
-    if missing := {metrics.WARP_EXECUTIONS, metrics.THREAD_EXECUTIONS} - present:
-        raise ReportError(f"the report lacks {', '.join(sorted(missing))} of {action.name()}")
-    values = {name: _value(action, name) for name in metrics.OF_LAUNCH if name in present}
-    instances = {name: _instances(action, name) for name in metrics.OF_INSTRUCTIONS if name in present}
-    addresses = sorted(instances.get(metrics.WARP_EXECUTIONS, {}))
-    start = addresses[0] if addresses else 0
+def _launch(found: Mapping[str, Any]) -> Launch:
+    """Return a launch of `report_script`'s answer."""
+    missing = [name for name in (metrics.WARP_EXECUTIONS, metrics.THREAD_EXECUTIONS) if name not in found["instances"]]
+    if missing:
+        raise ReportError(f"the report lacks {', '.join(missing)} of {found['kernel']}")
+    start = found["addresses"][0] if found["addresses"] else 0
     return Launch(
-        kernel=action.name(action.NameBase_MANGLED),
-        values=values,
-        sass=tuple(action.sass_by_pc(address).strip() for address in addresses),
-        offsets=tuple(address - start for address in addresses),
-        instances={name: tuple(found.get(at, 0) for at in addresses) for name, found in instances.items()},
+        kernel=found["kernel"],
+        values={name: _value(name, *measured) for name, measured in found["values"].items()},
+        sass=tuple(text.strip() for text in found["sass"]),
+        offsets=tuple(address - start for address in found["addresses"]),
+        instances={name: tuple(counts) for name, counts in found["instances"].items()},
     )
 
 
-def _value(action: Any, name: str) -> float:
-    metric = action.metric_by_name(name)
-    factor = UNITS[name][metric.unit()] if name in UNITS else 1.0
-    return float(metric.as_double()) * factor
-
-
-def _instances(action: Any, name: str) -> dict[int, int]:
-    """Return the values of a metric by the address of the instruction."""
-    metric = action.metric_by_name(name)
-    if not metric.has_correlation_ids():
-        return {}
-    addresses = metric.correlation_ids()
-    return {addresses.as_uint64(i): metric.as_uint64(i) for i in range(metric.num_instances())}
+def _value(name: str, value: float, unit: str) -> float:
+    factors = UNITS.get(name)
+    if factors is None:
+        return float(value)
+    if unit not in factors:
+        raise ReportError(f"the report gives {name} in {unit!r}, which is no unit that is known")
+    return float(value) * factors[unit]

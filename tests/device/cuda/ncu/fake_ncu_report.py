@@ -10,7 +10,7 @@ class Values:
     def __init__(self, values):
         self._values = values
 
-    def as_uint64(self, index=0):
+    def value(self, index=0):
         return int(self._values[index])
 
 
@@ -22,8 +22,8 @@ class Metric(Values):
     def unit(self):
         return self._unit
 
-    def as_double(self):
-        return float(self._total)
+    def value(self, index=None):
+        return self._total if index is None else super().value(index)
 
     def has_correlation_ids(self):
         return self._addresses is not None

@@ -167,7 +167,7 @@ def test_no_report_is_unavailable(installed: Installed, built: Build) -> None:
     installed.say()
     (installed.folder / "report.json").write_text("not a report")
     found = run(built)
-    assert isinstance(found, Unavailable) and "report.ncu-rep cannot be read" in found.reason
+    assert isinstance(found, Unavailable) and "report cannot be read" in found.reason
 
 
 @pytest.mark.parametrize(

@@ -3,20 +3,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
-from ptxgym.device.cuda.report import Launch, ReportError, read_report
+from ptxgym.device.cuda.report import Launch, ReportError, ReportReader, reader_problem
 
 from .support import HERE, made_launch
-
-
-@pytest.fixture(autouse=True)
-def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No module of an earlier test; a process reads with one."""
-    monkeypatch.delitem(sys.modules, "ncu_report", raising=False)
 
 
 @pytest.fixture
@@ -26,6 +19,10 @@ def reader(tmp_path: Path) -> Path:
     folder.mkdir()
     shutil.copy(HERE / "fake_ncu_report.py", folder / "ncu_report.py")
     return folder
+
+
+def read_report(path: Path | None, reader: Path, left_out: str = "") -> tuple[Launch, ...]:
+    return ReportReader(reader).read(path, left_out)
 
 
 def written(path: Path, *launches: Launch) -> Path:
@@ -55,13 +52,35 @@ def test_a_report_without_counts_is_refused(reader: Path, tmp_path: Path) -> Non
 
 
 def test_a_missing_report_and_a_missing_reader_say_so(reader: Path, tmp_path: Path) -> None:
-    with pytest.raises(ReportError, match=r"none\.ncu-rep cannot be read"):
+    with pytest.raises(ReportError, match=r"FileNotFoundError: .*none\.ncu-rep does not exist"):
         read_report(tmp_path / "none.ncu-rep", reader)
-    with pytest.raises(ReportError, match="is missing"):
-        read_report(tmp_path / "none.ncu-rep", tmp_path / "nowhere")
+    with pytest.raises(ReportError, match="No module named 'ncu_report'"):
+        read_report(None, tmp_path / "nowhere")
+
+
+def test_an_unknown_unit_is_refused(reader: Path, tmp_path: Path) -> None:
+    (reader / "ncu_report.py").write_text((HERE / "fake_ncu_report.py").read_text().replace('"ns"', '"fortnights"'))
+    with pytest.raises(ReportError, match="in 'fortnights', which is no unit"):
+        read_report(written(tmp_path / "r", made_launch()), reader)
 
 
 def test_a_reader_for_another_python_says_so(tmp_path: Path) -> None:
     (tmp_path / "ncu_report.py").write_text("import _ncu_report_of_another_python\n")
-    with pytest.raises(ReportError, match="cannot be loaded by this Python"):
+    assert "_ncu_report_of_another_python" in (reader_problem(tmp_path) or "")
+
+
+def test_a_reader_that_crashes_is_no_crash_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "ncu_report.py").write_text("import ctypes\ndef load_report(path):\n    ctypes.string_at(0)\n")
+    assert reader_problem(tmp_path) is None
+    with pytest.raises(ReportError, match="died of SIGSEGV: Fatal Python error: Segmentation fault"):
         read_report(tmp_path / "r", tmp_path)
+
+
+def test_the_reader_has_imported_nothing_that_is_installed(tmp_path: Path) -> None:
+    (tmp_path / "ncu_report.py").write_text(
+        "import sys\n"
+        "found = {name.partition('.')[0] for name in sys.modules}\n"
+        "foreign = found - set(sys.stdlib_module_names) - {'__main__', 'ncu_report'}\n"
+        "if foreign:\n    raise ImportError(str(foreign))\n"
+    )
+    assert reader_problem(tmp_path) is None
