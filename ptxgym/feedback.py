@@ -33,7 +33,7 @@ CAP_BYTES = 12_000
 _LINE_BYTES = 600
 _SOURCE_BYTES = 160
 _PROFILED_KERNELS = 3
-_SOURCES = {"emulator": "emulator at its own, smaller sizes", "compute-sanitizer": "compute-sanitizer"}
+_SOURCES = {"emulator": "the emulator at its own, smaller sizes"}
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 
 _HEADLINES = {
@@ -149,7 +149,7 @@ _SEVERITY_ORDER = (Severity.ERROR, Severity.WARNING, Severity.NOTE)
 def _findings(findings: Sequence[Finding], quote: _Quoter) -> Iterable[str]:
     for finding in sorted(findings, key=lambda f: _SEVERITY_ORDER.index(f.severity)):
         times = f" ({finding.count} times)" if finding.count > 1 else ""
-        source = f", seen by the {_SOURCES.get(finding.source, finding.source)}" if finding.source else ""
+        source = f", seen by {_SOURCES.get(finding.source, finding.source)}" if finding.source else ""
         yield f"{finding.severity} {finding.code}{times}{source}: {_visible(finding.message)}"
         quoted = quote(finding.line, finding.source_line)
         if quoted is not None:

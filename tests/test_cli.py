@@ -14,8 +14,11 @@ from pathlib import Path
 import pytest
 
 from ptxgym import native
-from ptxgym.cli import main
+from ptxgym.cli import doctor, main
 from ptxgym.cli.verifying import mismatches
+from ptxgym.device.cuda import gpu
+from ptxgym.device.cuda.gpu import Gpu
+from ptxgym.device.cuda.ncu import Unavailable
 from ptxgym.errors import InfrastructureError, ToolchainError
 from ptxgym.evaluator import Evaluator
 from ptxgym.task import Solution
@@ -211,7 +214,7 @@ def test_doctor_finds_a_healthy_machine_and_names_the_fix_of_a_sick_one(
 ) -> None:
     well = run("doctor")
     assert well.code == 0, well.out
-    for word in ("nvcc 13.", "isolation", "emulator, recorder, sandbox", "cache", "GPU"):
+    for word in ("nvcc 13.", "isolation", "emulator, executor, recorder, sandbox", "cache", "GPU"):
         assert word in well.out
 
     def no_compiler() -> tuple[str, str]:
@@ -221,6 +224,27 @@ def test_doctor_finds_a_healthy_machine_and_names_the_fix_of_a_sick_one(
     sick = run("doctor")
     assert sick.code == 3
     assert "✗" in sick.out and "package g++" in " ".join(sick.out.split())
+
+
+def test_doctor_examines_what_measuring_needs_where_there_is_a_gpu(
+    run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    h200 = Gpu("GPU-doctor", 0, "NVIDIA H200", (9, 0), 141 << 30, "580.95")
+    monkeypatch.setattr(gpu, "gpus", lambda: (h200,))
+    monkeypatch.setattr(doctor, "gpus", lambda: (h200,))
+    monkeypatch.setattr(doctor, "find_ncu", lambda: None)
+    monkeypatch.setattr(
+        doctor, "ncu_obstacle", lambda: Unavailable("it may not read counters", "run with CAP_SYS_ADMIN")
+    )
+    monkeypatch.setattr(doctor, "find_sanitizer", lambda: None)
+    monkeypatch.setattr(doctor, "missing_packages", lambda: ("cuda-bindings", "cupy-cuda13x", "torch"))
+    ran = run("doctor")
+    assert ran.code == 0, ran.out  # the emulator still judges
+    said = " ".join(ran.out.split())
+    assert "NVIDIA H200, 141 GiB; driver 580.95" in said
+    assert 'missing: cuda-bindings, cupy-cuda13x, torch pip install "ptxgym[gpu]"' in said
+    assert "it may not read counters run with CAP_SYS_ADMIN" in said
+    assert "faults are not located" in said and "granted" in said
 
 
 def test_cache_is_shown_and_cleared(run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

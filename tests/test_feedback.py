@@ -8,16 +8,20 @@ from hypothesis import strategies as st
 
 from ptxgym.feedback import render
 from ptxgym.verdict import (
+    BaselineTime,
     Diagnostic,
     Evidence,
     FamilyCount,
     Finding,
+    HotLine,
+    KernelProfile,
     Measured,
     OutputError,
     Party,
     Provenance,
     Severity,
     Stage,
+    Stall,
     Status,
     Timing,
     Verdict,
@@ -220,3 +224,41 @@ def test_no_text_breaks_the_cap(message: str, printed: str, source: str, line: i
     text = render(made, source, cap_bytes=cap_bytes)
     assert len(text.encode()) <= cap_bytes
     assert text.startswith("Does not compile.")
+
+
+def test_speed_lists_every_baseline_and_which_counts() -> None:
+    baselines = (
+        BaselineTime(name="cuBLAS", time_us=731.0, version="cuBLAS 13.1.0, torch 2.11"),
+        BaselineTime(name="cuBLASLt", time_us=752.5, version="cuBLAS 13.1.0"),
+    )
+    timing = Timing(
+        speedup=0.974, speedup_low=0.972, speedup_high=0.976, candidate_us=750.2, baseline_us=731.0, baseline="cuBLAS",
+        pairs=20, stopped="narrow", tflops=801.4, roofline_us=615.0, baselines=baselines,
+    )  # fmt: skip
+    text = render(verdict(measured=Measured(timing=timing)))
+    assert "your kernel 750.2 µs, 801 TFLOP/s; cuBLAS 731.0 µs: speedup 0.974 (0.972 to 0.976, 20 pairs)" in text
+    assert "- cuBLAS: 731.0 µs (cuBLAS 13.1.0, torch 2.11), the one that counts" in text
+    assert "- cuBLASLt: 752.5 µs (cuBLAS 13.1.0)\n" in text
+    assert "peak rates: 615.0 µs" in text
+    assert "## Speed" not in render(verdict())
+
+
+def test_profile_names_kernels_and_quotes_hot_lines() -> None:
+    mangled = "_ZN36_GLOBAL__N__2ea6481e_9_kernel_cu_run10gemm_naiveEPK13__nv_bfloat16S2_PS0_ii"
+    hot = (HotLine(line=2, share=0.31, stall="long_scoreboard"),)
+    profile = KernelProfile(
+        kernel=mangled, launches=3, duration_us=748.0, tensor_pipe_percent=88.0, hot_lines=hot,
+        stalls=(Stall(reason="long_scoreboard", share=0.4),),
+    )  # fmt: skip
+    others = tuple(KernelProfile(kernel=f"_Z5smallILi{n}EEvv", launches=1, duration_us=1.0) for n in range(4))
+    text = render(verdict(measured=Measured(profile=(profile, *others))), "first\n  wgmma(…);\n")
+    assert "gemm_naive: duration 748.0 µs (longest of 3 launches)" in text
+    assert "    line 2: 31 % of the samples, mostly long_scoreboard\n        line 2 │ wgmma(…);" in text
+    assert "small<0>: duration 1.0 µs" in text and "and 2 kernels that take less time" in text
+
+
+def test_findings_say_who_saw_them_where_it_was_not_the_judged_run() -> None:
+    found = Finding(code="async.overwrite", severity=Severity.ERROR, message="nothing orders them", source="emulator")
+    text = render(verdict(findings=(found, found.model_copy(update={"source": "compute-sanitizer"}))))
+    assert "error async.overwrite, seen by the emulator at its own, smaller sizes: nothing orders them" in text
+    assert "error async.overwrite, seen by compute-sanitizer: nothing" in text
