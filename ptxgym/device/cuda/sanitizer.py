@@ -130,9 +130,9 @@ def _run(
             executor.call(0, inputs, {}, timeout_s=timeout_s)
         return executor.close()
     except InfrastructureError as error:
-        # A tool that ends its application early leaves its report in what was said.
-        if read_reports(str(error)) or trouble(str(error)):
-            return str(error)
+        said = executor.close() or str(error)  # a tool that ended its application has still said why
+        if read_reports(said) or trouble(said):
+            return said
         raise
     finally:
         executor.kill()
