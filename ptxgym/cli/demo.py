@@ -32,7 +32,7 @@ def run_demo() -> None:
     script = _script(load_task(config.task), config.arch)
     for target in native.targets().values():  # minutes, the first time: say so
         native.build(target, report=lambda line: out.print(plain(line, "dim")))
-    with Evaluator() as evaluator:
+    with Evaluator("emulator") as evaluator:
         episode = Episode(ENV, evaluator, turns=3)
         task = episode.task
         out.print(Rule(plain(f"{ENV}: {task.title}")))

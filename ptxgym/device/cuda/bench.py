@@ -8,6 +8,7 @@ another one from leaving it.
 from __future__ import annotations
 
 import functools
+import importlib
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -91,6 +92,7 @@ class Bench:
             memory = GpuMemory(self._gpu.memory_bytes)
         except cupy.cuda.runtime.CUDARuntimeError as error:
             raise InfrastructureError(f"{self._gpu.name} cannot be used: {error}; see `nvidia-smi`") from error
+        threading.Thread(target=importlib.import_module, args=("torch",), daemon=True).start()  # seconds, ahead of need
         clock = RaceClock(self._lock, self._gpu.name, _inputs, _right)
         self._closing += [clock, memory]
         return Tools(
