@@ -262,10 +262,8 @@ class _Reader:
         did = f"{kind.split()[0].lower()}s shared memory"
         return Party(who="a thread", did=did, line=line, source_line=self._text(line))
 
-    def _line(self, code: Code | None, frames: Sequence[Code] = ()) -> int | None:
+    def _line(self, code: Code, frames: Sequence[Code] = ()) -> int | None:
         """Return the line to report; frames of inlined calls say less than the listing, which knows wrappers."""
-        if code is None:
-            return None
         place = self._listing.get(self._kernel(code, *frames) or "", {}).get(code.offset)
         if place is not None:
             return place.site
@@ -274,9 +272,9 @@ class _Reader:
     def _kernel(self, *codes: Code) -> str | None:
         """Return the mangled name of the kernel in which `codes` lie, which may be printed mangled or readable."""
         for code in codes:
-            mangled = [kernel for kernel in self._kernels if kernel in code.function]
-            if mangled:
-                return max(mangled, key=len)
+            for kernel in self._kernels:
+                if code.function == kernel or code.function.startswith(f"${kernel}$"):
+                    return kernel
             clone = re.match(r"\[clone (.+?)\] ", code.function)
             name = _short(clone[1] if clone else code.function)
             readable = [kernel for kernel in self._kernels if _short(kernel) == name]
@@ -289,13 +287,15 @@ class _Reader:
 
 
 def _in_order(reports: Iterable[Report]) -> list[Report]:
-    """Return reports of one place side by side, the lowest block and thread first: warps come in any order."""
-    places: dict[tuple[str, Code | None], int] = {}
+    """Return reports by kernel as they ran, by place in its code, by block and thread: warps come in any order."""
+    kernels: dict[str, int] = {}
 
-    def key(report: Report) -> tuple[int, Index3, Index3]:
-        place = places.setdefault((report.title, report.code), len(places))
+    def key(report: Report) -> tuple[int, int, Index3, Index3]:
+        assert report.code is not None
+        kernel = (report.frames or (report.code,))[-1].function
         nowhere = (0, 0, 0)
-        return place, (report.block or nowhere)[::-1], (report.thread or nowhere)[::-1]
+        place = kernels.setdefault(kernel, len(kernels)), report.code.offset
+        return *place, (report.block or nowhere)[::-1], (report.thread or nowhere)[::-1]
 
     return sorted(reports, key=key)
 

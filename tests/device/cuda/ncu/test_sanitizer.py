@@ -153,6 +153,20 @@ def test_the_lowest_thread_is_named_in_whatever_order_warps_come() -> None:
     assert finding.message.endswith("(thread (0, 0, 0) of block (0, 0, 0)).")
 
 
+def test_places_come_in_the_order_of_the_code_not_of_the_warps() -> None:
+    later, earlier = ((GOLDEN / f"{name}.txt").read_text() for name in ("vmm_oob_read", "vmm_oob_write"))
+    text = later.replace("oob_read(const float *, float *, int)+0xb0", "oob_write(float *, int)+0xc0") + earlier
+    findings = findings_of(text, "memcheck", made_plan("oob_write", 4096), {}, SOURCE)
+    assert [finding.line for finding in findings] == [10, 14]
+
+
+def test_a_kernel_with_a_short_name_of_c_is_not_found_in_others() -> None:
+    text = (GOLDEN / "vmm_oob_write.txt").read_text().replace("oob_write(float *, int)", "_Z9oob_writePfi")
+    both = plan([("A", "input", 4096)], launch("w"), launch("_Z9oob_writePfi"))
+    assert findings_of(text, "memcheck", both, {}, SOURCE)[0].kernel == "_Z9oob_writePfi"
+    assert findings_of(text, "memcheck", plan([], launch("w")), {}, SOURCE)[0].kernel is None
+
+
 @pytest.mark.parametrize("name", ["oob_write", "oob_read", "in_callee", "in_wrapper", "local_oob", "plain_trap"])
 def test_no_report_is_no_finding(name: str) -> None:
     text = (GOLDEN / f"{name}.txt").read_text()
