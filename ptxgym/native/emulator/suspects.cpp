@@ -1,5 +1,5 @@
-// What only the values of a run can tell about instructions that the decoder picked: registers that they may read before
-// anything has written them, and shared addresses that may leave the array they are computed from.
+// What only the values of a run can tell about instructions that the decoder picked: registers that they may read
+// before anything has written them, and shared addresses that may leave the array they are computed from.
 #include <algorithm>
 
 #include "core.hpp"
@@ -38,8 +38,8 @@ void check_registers(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
   const int at = cta.index_of(inst);
   const Kernel& kernel = cta.program.kernel;
   const EarlyRead* end = kernel.early_reads + kernel.nearly_reads;
-  const EarlyRead* read = std::lower_bound(kernel.early_reads, end, at,
-                                           [](const EarlyRead& each, int inst_index) { return each.inst < inst_index; });
+  const auto before = [](const EarlyRead& each, int index) { return each.inst < index; };
+  const EarlyRead* read = std::lower_bound(kernel.early_reads, end, at, before);
   for (; read != end && read->inst == at; ++read) {
     const uint32_t lanes = untouched(w, *read, mask);
     if (!lanes) continue;
@@ -59,9 +59,8 @@ void check_registers(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
 void check_extent(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
   const int at = cta.index_of(inst);
   const Kernel& kernel = cta.program.kernel;
-  const Extent& array =
-      *std::lower_bound(kernel.extents, kernel.extents + kernel.nextents, at,
-                        [](const Extent& each, int inst_index) { return each.inst < inst_index; });
+  const auto before = [](const Extent& each, int index) { return each.inst < index; };
+  const Extent& array = *std::lower_bound(kernel.extents, kernel.extents + kernel.nextents, at, before);
   const bool load = inst.op == OP_LD, store = inst.op == OP_ST;
   const uint32_t elements = load || store ? static_cast<uint32_t>(inst.nvec) : 1u;
   const uint32_t bytes = element_bytes(inst.type) * elements;
@@ -74,7 +73,8 @@ void check_extent(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
   for_lanes(mask, [&](int lane) { lanes |= static_cast<uint32_t>(outside(lane)) << lane; });
   if (!lanes) return;
   const int lane = first_lane(lanes);
-  FindingRecord* f = cta.findings.add(cta, &w, lane, "smem.out_of_array", load ? Severity::Warning : Severity::Error, at);
+  const Severity severity = load ? Severity::Warning : Severity::Error;
+  FindingRecord* f = cta.findings.add(cta, &w, lane, "smem.out_of_array", severity, at);
   if (!f) return;
   const uint64_t base = inst.mods & M_A64 ? w.reg<uint64_t>(inst.a)[lane] : w.reg<uint32_t>(inst.a)[lane];
   const uint32_t address = static_cast<uint32_t>(base + static_cast<uint64_t>(inst.imm));
@@ -85,8 +85,8 @@ void check_extent(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
     std::snprintf(where, sizeof where, "%u bytes before its start", array.begin - address);
   else
     std::snprintf(where, sizeof where, "at byte %u", address - array.begin);
-  f->say("%s %s %u bytes through the shared array %s (%u bytes) %s: outside of it", who, load ? "reads" : "writes", bytes,
-         array.name, array.end - array.begin, where);
+  f->say("%s %s %u bytes through the shared array %s (%u bytes) %s: outside of it", who, load ? "reads" : "writes",
+         bytes, array.name, array.end - array.begin, where);
   f->party(0, who, "%s %u bytes at shared 0x%x", load ? "read" : "wrote", bytes, address);
   f->mend("check the index and the size of %s: what lies behind it belongs to another array", array.name);
 }

@@ -101,7 +101,8 @@ struct BoxLoad : AsyncOp {
     report_unread(cta, box.shared / LINE_BYTES, (end + LINE_BYTES - 1) / LINE_BYTES);
     for (uint32_t at = box.shared; at < end; at += LINE_BYTES) {
       const bool whole = dense && at + LINE_BYTES <= end;
-      lines[at / LINE_BYTES] = {whole ? line_hash(cta.shared(at)) : 0, ticket, whole ? inst : -1, -1, box.map.swizzle, 0};
+      const uint64_t hash = whole ? line_hash(cta.shared(at)) : 0;
+      lines[at / LINE_BYTES] = {hash, ticket, whole ? inst : -1, -1, box.map.swizzle, 0};
     }
   }
 };

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from ptxgym.device.emulator.core import Outcome
+from ptxgym.device.emulator.ir import UNSET_REGISTER
 from tests.device.emulator.core.harness import Run, kernel, program, run
 
 STORE = "mul.wide.u32 %rd9, %r3, 4; add.s64 %rd9, %rd0, %rd9; st.global.u32 [%rd9], %r20;"
@@ -75,7 +76,7 @@ def test_the_first_cta_that_faults_is_reported() -> None:
 
 
 def test_registers_that_nothing_wrote_hold_a_nan() -> None:
-    """In every CTA and lane alike, in every width; a register that is written under a guard keeps it elsewhere."""
+    """In every CTA and lane alike, in every width; a register that is written under a guard holds NaN elsewhere."""
     body = """
       .reg .b32 %a; .reg .b64 %b; .reg .b16 %c; .reg .f32 %f; .reg .f64 %g; .reg .pred %q; .reg .b32 %n; .reg .b64 %w;
       setp.lt.u32 %p1, %r0, 16; @%p1 mov.b32 %a, 5; mul.wide.u32 %rd9, %r3, 32; add.s64 %rd9, %rd0, %rd9;
@@ -86,7 +87,9 @@ def test_registers_that_nothing_wrote_hold_a_nan() -> None:
     done = same(kernel(body), {"out": np.zeros(8 * 32 * 6, "<u4")}, grid=6)
     got = done.words().reshape(6, 32, 8)
     assert np.unique(got[:, :16, 0]).tolist() == [5] and np.unique(got[:, 16:, 0]).tolist() == [0xFFFFFFFF]
-    assert np.unique(got[..., 1:7].reshape(-1, 6), axis=0).tolist() == [[0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 1, 1, 1]]
+    unset = [UNSET_REGISTER & 0xFFFF, UNSET_REGISTER, UNSET_REGISTER]
+    assert np.unique(got[..., 1:7].reshape(-1, 6), axis=0).tolist() == [[*unset, 1, 1, 1]]
+    assert set(done.codes) == {"register.uninitialised"}
 
 
 # ---- communicating CTAs
