@@ -165,7 +165,6 @@ class _Reader:
 
     def finding(self, report: Report) -> Finding:
         """Return what a report says, in this project's words."""
-        assert report.code is not None
         slug, message, remedy = self._words(report)
         line = self._line(report.code, report.frames)
         kernel = self._kernel(report.code, *report.frames)
@@ -291,7 +290,6 @@ def _in_order(reports: Iterable[Report]) -> list[Report]:
     kernels: dict[str, int] = {}
 
     def key(report: Report) -> tuple[int, int, Index3, Index3]:
-        assert report.code is not None
         kernel = (report.frames or (report.code,))[-1].function
         nowhere = (0, 0, 0)
         place = kernels.setdefault(kernel, len(kernels)), report.code.offset
@@ -302,7 +300,7 @@ def _in_order(reports: Iterable[Report]) -> list[Report]:
 
 def _is_own(report: Report) -> bool:
     """Whether a report is about a kernel of the executor, which cleans up between calls."""
-    return report.code is not None and report.code.function.startswith("ptxgym_")
+    return report.code.function.startswith("ptxgym_")
 
 
 def _short(function: str) -> str:

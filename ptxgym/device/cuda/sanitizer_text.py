@@ -60,7 +60,7 @@ class Report:
 
     title: str
     """Its first line, such as `Invalid __global__ write of size 4 bytes`."""
-    code: Code | None
+    code: Code
     frames: tuple[Code, ...] = ()
     """Of the calls that led there, the kernel last."""
     thread: Index3 | None = None
