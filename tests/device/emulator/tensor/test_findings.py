@@ -21,6 +21,8 @@ def faulted(run: Run, code: str) -> str:
     """Check that the launch ended with the one error `code`; return its message."""
     assert run.launch.outcome == Outcome.RUNTIME_FAULT
     assert run.codes() == {code}
+    who = [record["who"][0].decode() for record in run.records]
+    assert all(name.startswith(("lane ", "warp ")) and "-1" not in name for name in who), who
     return run.message(code)
 
 
