@@ -126,7 +126,7 @@ def _markdown(text: str) -> Failure | None:
     line = text.split("\n")[number - 1].strip()
     return _failure(
         "submission.markdown",
-        f"Line {number} is a Markdown fence (`{line[:40]}`): this is an answer with the file inside. Send the "
+        f"Line {number} is a Markdown fence, {line[:40]}: this is an answer with the file inside. Send the "
         "bare text of the file; ptxgym.submission.extract(answer) takes it out of an answer.",
     )
 

@@ -57,7 +57,7 @@ def test_utf16_is_called_so():
 
 def test_a_fence_is_named_with_its_line():
     failure = check_text(f"Here it is:\n\n```cuda\n{KERNEL}```\n")
-    assert failure.message.startswith("Line 3 is a Markdown fence (````cuda`)") and "extract" in failure.message
+    assert failure.message.startswith("Line 3 is a Markdown fence, ```cuda: ") and "extract" in failure.message
 
 
 @pytest.mark.parametrize(
