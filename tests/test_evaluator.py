@@ -278,7 +278,7 @@ def test_usage_errors_name_the_value_and_the_way_out() -> None:
             evaluator.evaluate(b"text", "gemm")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="closed"):
         evaluator.evaluate(TEXT, "gemm")
-    with pytest.raises(UsageError, match="tier must be .*'fast'"):
+    with pytest.raises(UsageError, match=r"tier must be .*'fast'"):
         Evaluator(tier="fast")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="'gpu'"):
         Evaluator("gpu")

@@ -30,7 +30,10 @@ STORE = "  C[at] = __float2bfloat16(sum);"
 BAD = {
     "wrong": (kernel("  C[at] = __float2bfloat16(1.01f * sum);"), Status.WRONG_OUTPUT),
     "out of bounds": (kernel(STORE + "\n  if (first) C[(size_t)M * N + 1000000] = C[0];"), Status.RUNTIME_FAULT),
-    "hang": (kernel(STORE + "\n  if (first) for (volatile int spin = 1; spin;) {}"), Status.HANG),
+    "hang": (
+        kernel("  if (first) while (*reinterpret_cast<volatile unsigned short*>(C + at + 1) != 1) {}\n" + STORE),
+        Status.HANG,
+    ),
 }
 
 
