@@ -19,6 +19,7 @@ from ptxgym.device.emulator.places import WRAPPER_LINES
 _SECTION = re.compile(r"^\t\.section\t\.text\.([^,\s]+),")
 _LINE = re.compile(r'^\t//## File "([^"]*)", line (\d+)( inlined at "[^"]*", line \d+)?')
 _INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(\S+)")
+_TEXT = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(\S.*?)\s*;")
 _WGMMA = re.compile(r"[HIQB]GMMA\b")
 _ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*\(")
 _LOC = re.compile(
@@ -40,6 +41,8 @@ class Place:
 
 Listing = Mapping[str, Mapping[int, Place]]
 """Mangled kernel → byte offset of the instruction in its code → place; instructions without one are left out."""
+Texts = Mapping[str, Mapping[int, str]]
+"""Mangled kernel → byte offset of the instruction in its code → the instruction as text."""
 
 
 def read_listing(sass: str, ptx: str) -> Listing:
@@ -72,6 +75,18 @@ def read_listing(sass: str, ptx: str) -> Listing:
             kernel, chain, listed = found[1], [], False
             places = listing.setdefault(kernel, {})
     return listing
+
+
+def read_texts(sass: str) -> Texts:
+    """Return the instructions in `build.disassemble`'s text, guard predicates included."""
+    texts: dict[str, dict[int, str]] = {}
+    found: dict[int, str] = {}
+    for line in sass.splitlines():
+        if instruction := _TEXT.match(line):
+            found[int(instruction[1], 16)] = instruction[2]
+        elif section := _SECTION.match(line):
+            found = texts.setdefault(section[1], {})
+    return texts
 
 
 def site(chain: list[int], wrappers: Collection[int]) -> int:

@@ -26,7 +26,7 @@ from ptxgym.build.model import Build
 from ptxgym.device.cuda import metrics
 from ptxgym.device.cuda.executor import WARM_KERNEL, WARM_PROFILER, Executor, Memory, Poison
 from ptxgym.device.cuda.gpu import Gpu
-from ptxgym.device.cuda.listing import Listing, read_listing
+from ptxgym.device.cuda.listing import Listing, Texts, read_listing, read_texts
 from ptxgym.device.cuda.observe import duration_us, instruction_counts, kernel_profiles
 from ptxgym.device.cuda.report import ReportError, ReportReader, reader_problem
 from ptxgym.device.protocol import InstructionCount
@@ -262,7 +262,7 @@ class ProfiledExecutor:
         """
         try:
             with ThreadPoolExecutor(1, "listing") as beside:
-                listing = beside.submit(listing_of, build)
+                listing = beside.submit(_disassembled, build)
                 with on_gpu():
                     try:
                         refused = self._executor.load(build, (plan,))
@@ -280,11 +280,12 @@ class ProfiledExecutor:
                     return _refused(said)
                 if isinstance(called, Failure):
                     return called
+                places, texts = listing.result()
                 try:
-                    launches = self._reader.read(self._report, WARM_KERNEL)
+                    launches = self._reader.read(self._report, WARM_KERNEL, texts)
                 except ReportError as error:
                     return Unavailable(str(error), "")
-                places, source = listing.result(), build.source.read_text(errors="replace")
+                source = build.source.read_text(errors="replace")
                 return Profiled(
                     counts=instruction_counts(launches, places),
                     kernels=kernel_profiles(launches, places, source) if self.observes else (),
@@ -330,11 +331,16 @@ def _lock_folder(gpu: Gpu) -> Path:
 
 
 def listing_of(build: Build) -> Listing:
-    """Return the places of the build's instructions; empty without nvdisasm, as lines then come from the report."""
+    """Return the places of the build's instructions; empty without nvdisasm."""
+    return _disassembled(build)[0]
+
+
+def _disassembled(build: Build) -> tuple[Listing, Texts]:
     try:
-        return read_listing(disassemble(build).read_text(), build.ptx.read_text())
+        sass = disassemble(build).read_text()
     except ToolchainError:
-        return {}
+        return {}, {}
+    return read_listing(sass, build.ptx.read_text()), read_texts(sass)
 
 
 def _refused(said: str, error: PtxgymError | None = None) -> Unavailable:

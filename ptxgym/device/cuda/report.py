@@ -1,7 +1,6 @@
 """Nsight Compute's reports: one value per kernel launch, read in a process of its own.
 
-`ncu_report` (Nsight Compute, "Python Report Interface") comes with Nsight Compute, in `extras/python`; reading a report
-of one launch takes 0.15 s with it, 0.5 s and more with `ncu --import --csv` (measured on an H200 machine).
+`ncu_report` (Nsight Compute, "Python Report Interface") comes with Nsight Compute, in `extras/python`.
 """
 
 from __future__ import annotations
@@ -17,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from ptxgym.device.cuda import metrics, report_script
+from ptxgym.device.cuda.listing import Texts
 
 READ_LIMIT_S = 60.0
+NO_TEXTS: Texts = {}
 _MOST_SAID = 400
 
 
@@ -58,12 +59,13 @@ class ReportReader:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
 
-    def read(self, path: Path | None, left_out: str = "") -> tuple[Launch, ...]:
+    def read(self, path: Path | None, left_out: str = "", texts: Texts = NO_TEXTS) -> tuple[Launch, ...]:
         """Return the launches of the report at `path`, in order; without one, only load the module. Once per process.
 
         Args:
             path: a `.ncu-rep` file.
             left_out: Kernel whose launch is left out if it is the first.
+            texts: What is known of the kernels' instructions; the module takes half a second for that.
 
         Raises:
             ReportError: if the module cannot be loaded, or the report not be read.
@@ -71,6 +73,7 @@ class ReportReader:
         request = {
             "path": str(path), "left_out": left_out, "executions": metrics.WARP_EXECUTIONS,
             "of_launch": metrics.OF_LAUNCH, "of_instructions": metrics.OF_INSTRUCTIONS,
+            "known": {kernel: list(known) for kernel, known in texts.items()},
         }  # fmt: skip
         try:
             answer, said = self._process.communicate(json.dumps(request).encode() if path else b"", READ_LIMIT_S)
@@ -86,7 +89,7 @@ class ReportReader:
         read = json.loads(answer)
         if "problem" in read:
             raise ReportError(f"Nsight Compute's report cannot be read: {read['problem']}")
-        return tuple(_launch(found) for found in read["launches"])
+        return tuple(_launch(found, texts.get(found["kernel"], {})) for found in read["launches"])
 
     def close(self) -> None:
         """End the process."""
@@ -107,17 +110,19 @@ def reader_problem(folder: Path) -> str | None:
     return None
 
 
-def _launch(found: Mapping[str, Any]) -> Launch:
+def _launch(found: Mapping[str, Any], texts: Mapping[int, str]) -> Launch:
     """Return a launch of `report_script`'s answer."""
     missing = [name for name in (metrics.WARP_EXECUTIONS, metrics.THREAD_EXECUTIONS) if name not in found["instances"]]
     if missing:
         raise ReportError(f"the report lacks {', '.join(missing)} of {found['kernel']}")
-    start = found["addresses"][0] if found["addresses"] else 0
     return Launch(
         kernel=found["kernel"],
         values={name: _value(name, *measured) for name, measured in found["values"].items()},
-        sass=tuple(text.strip() for text in found["sass"]),
-        offsets=tuple(address - start for address in found["addresses"]),
+        sass=tuple(
+            texts[offset] if text is None else text.strip()
+            for offset, text in zip(found["offsets"], found["sass"], strict=True)
+        ),
+        offsets=tuple(found["offsets"]),
         instances={name: tuple(counts) for name, counts in found["instances"].items()},
     )
 

@@ -1,8 +1,8 @@
 """Reads a report of Nsight Compute for `report`: a script, run by a Python that has loaded nothing else.
 
-`ncu_report` is native code with its own copies of common libraries. In a process that has imported numpy, or torch and
-cupy, it crashed while it read (Nsight Compute 2025.3.1, numpy 2.5); in a bare interpreter it does not. So this file
-imports nothing of this project, and is run as `python -I -S report_script.py FOLDER`.
+In a process that has imported numpy, `ncu_report` crashes when it is asked for a unit (Nsight Compute 2025.3.1, numpy
+2.5); in a bare interpreter it does not. So this file imports nothing of this project, and is run as
+`python -I -S report_script.py FOLDER`.
 """
 
 import faulthandler
@@ -11,6 +11,8 @@ import json
 import os
 import sys
 from typing import Any
+
+ENTRIES = "launch__function_pcs"
 
 
 def load_module(folder: str) -> Any:
@@ -25,11 +27,13 @@ def launches(module: Any, request: dict[str, Any]) -> list[dict[str, Any]]:
     Args:
         module: `ncu_report`.
         request: `path` of the report; metrics `of_launch` and `of_instructions`; `executions`, the one of the latter
-            that has all instructions; `left_out`, the kernel whose launch is left out if it is the first.
+            that has all instructions; `left_out`, the kernel whose launch is left out if it is the first; `known`,
+            the byte offsets of instructions by kernel whose texts need not be read, which takes half a second.
 
     Returns:
-        Per launch: `kernel`, mangled; `values`, [value, unit] by metric; `addresses` and `sass` of its instructions;
-        `instances`, values per instruction by metric. Metrics that a report lacks are left out.
+        Per launch: `kernel`, mangled; `values`, [value, unit] by metric; `offsets` of its instructions from the
+        kernel's start, and their `sass`, null where known; `instances`, values per instruction by metric. Metrics that
+        a report lacks are left out.
     """
     report = module.load_report(request["path"])
     ranges = [report.range_by_idx(index) for index in range(report.num_ranges())]
@@ -49,14 +53,26 @@ def _launch(action: Any, request: dict[str, Any]) -> dict[str, Any]:
             metric = action.metric_by_name(name)
             values[name] = [metric.value(), metric.unit()]
     by_address = {name: _instances(action, name) for name in request["of_instructions"] if name in present}
+    kernel = action.name(action.NameBase_MANGLED)
     addresses = sorted(by_address.get(request["executions"], {}))
+    start = _start(action, present, addresses)
+    known = set(request["known"].get(kernel, ()))
     return {
-        "kernel": action.name(action.NameBase_MANGLED),
+        "kernel": kernel,
         "values": values,
-        "addresses": addresses,
-        "sass": [action.sass_by_pc(address) for address in addresses],
+        "offsets": [address - start for address in addresses],
+        "sass": [None if at - start in known else action.sass_by_pc(at) for at in addresses],
         "instances": {name: [found.get(at, 0) for at in addresses] for name, found in by_address.items()},
     }
+
+
+def _start(action: Any, present: set[str], addresses: list[int]) -> int:
+    """Return the address of the kernel's first instruction; functions that it calls may lie before."""
+    if ENTRIES in present:
+        entries = action.metric_by_name(ENTRIES)
+        if entries.num_instances() == 1:
+            return int(entries.value(0))
+    return addresses[0] if addresses else 0
 
 
 def _instances(action: Any, name: str) -> dict[int, int]:

@@ -32,6 +32,12 @@ def oracle(golden_oracle: dict[str, Any]) -> Launch:
 
 
 @pytest.fixture(scope="session")
+def oracle_sass() -> str:
+    """The same build as nvdisasm 13.0 lists it."""
+    return gzip.decompress((GOLDEN / "gemm_oracle_h200.sass.gz").read_bytes()).decode()
+
+
+@pytest.fixture(scope="session")
 def oracle_places(golden_oracle: dict[str, Any]) -> Listing:
     """Where the instructions of that build stand in its text."""
     return {golden_oracle["kernel"]: {int(at): Place(*found) for at, found in golden_oracle["places"].items()}}

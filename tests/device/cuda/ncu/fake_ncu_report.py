@@ -46,6 +46,7 @@ class Action:
         duration = data["values"].get("gpu__time_duration.sum")
         if duration is not None:
             self._metrics["gpu__time_duration.sum"] = Metric(duration * 1000, "ns")
+        self._metrics["launch__function_pcs"] = Metric(1, "", data.get("entries", [BASE]), [0])
         for name, values in data["instances"].items():
             self._metrics[name] = Metric(sum(values), "", list(reversed(values)), list(reversed(addresses)))
 

@@ -6,7 +6,9 @@ import pytest
 
 from ptxgym.build import build, disassemble
 from ptxgym.build.model import Build
-from ptxgym.device.cuda.listing import Place, read_listing, wrapper_lines
+from ptxgym.device.cuda.listing import Place, read_listing, read_texts, wrapper_lines
+from ptxgym.device.cuda.report import Launch
+from ptxgym.device.cuda.sass import Sass
 
 PTX = """
 	.loc	1 20 3
@@ -60,6 +62,21 @@ def test_places_are_statements_and_the_calls_that_are_no_wrappers() -> None:
         },
         "_Z1jPf": {0x10: Place(30, 30)},
     }
+
+
+def test_texts_are_the_instructions_with_their_guards() -> None:
+    texts = read_texts(SASS)
+    assert list(texts) == ["_Z1kPf", "_Z1jPf"] and list(texts["_Z1kPf"]) == [0, 0x10, 0x20, 0x30, 0x40, 0x50, 0x60]
+    assert texts["_Z1kPf"][0x20] == "@!P0 SYNCS.ARRIVE.TRANS64 RZ, [UR17], R2"
+    assert texts["_Z1jPf"] == {0: "EXIT", 0x10: "EXIT"}
+
+
+def test_texts_are_those_of_nsight_compute(oracle: Launch, oracle_sass: str) -> None:
+    texts = read_texts(oracle_sass)[oracle.kernel]
+    theirs = [Sass.parse(text) for text in oracle.sass]
+    ours = [Sass.parse(texts[offset]) for offset in oracle.offsets]
+    assert [one.opcode for one in ours] == [one.opcode for one in theirs]
+    assert [one.multiply_adds(128) for one in ours] == [one.multiply_adds(128) for one in theirs]
 
 
 def test_a_function_without_lines_is_listed_empty() -> None:

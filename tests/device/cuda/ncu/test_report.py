@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ptxgym.device.cuda.report import Launch, ReportError, ReportReader, reader_problem
+from ptxgym.device.cuda.listing import Texts
+from ptxgym.device.cuda.report import NO_TEXTS, Launch, ReportError, ReportReader, reader_problem
 
 from .support import HERE, made_launch
 
@@ -21,8 +22,8 @@ def reader(tmp_path: Path) -> Path:
     return folder
 
 
-def read_report(path: Path | None, reader: Path, left_out: str = "") -> tuple[Launch, ...]:
-    return ReportReader(reader).read(path, left_out)
+def read_report(path: Path | None, reader: Path, left_out: str = "", texts: Texts = NO_TEXTS) -> tuple[Launch, ...]:
+    return ReportReader(reader).read(path, left_out, texts)
 
 
 def written(path: Path, *launches: Launch) -> Path:
@@ -43,6 +44,30 @@ def test_a_first_launch_may_be_left_out(reader: Path, tmp_path: Path) -> None:
     path = written(tmp_path / "r", *(made_launch(name) for name in ("own", "k", "own")))
     assert [launch.kernel for launch in read_report(path, reader, "own")] == ["k", "own"]
     assert [launch.kernel for launch in read_report(path, reader, "k")] == ["own", "k", "own"]
+
+
+def test_texts_that_are_known_are_not_read(reader: Path, tmp_path: Path) -> None:
+    slow = (
+        (HERE / "fake_ncu_report.py").read_text().replace("def sass_by_pc(self, address):", "def sass_by_pc(self, no):")
+    )
+    (reader / "ncu_report.py").write_text(slow.replace('return "      " + ', "raise ValueError(no) or "))
+    path = written(tmp_path / "r", made_launch())
+    (launch,) = read_report(path, reader, texts={"k": {0: "@P0 FMUL R1, R2, R3", 16: "EXIT", 32: "NOP"}})
+    assert launch.sass == ("@P0 FMUL R1, R2, R3", "EXIT")
+    with pytest.raises(ReportError, match="ValueError: 4112"):
+        read_report(path, reader, texts={"k": {0: "FMUL R1, R2, R3"}, "j": {16: "EXIT"}})
+
+
+@pytest.mark.parametrize(
+    ("entries", "offsets", "sass"),
+    [([4112], (-16, 0), ("FFMA R0, R1, R2, R3", "NOP")), ([4112, 4096], (0, 16), ("NOP", "EXIT"))],
+)
+def test_offsets_count_from_the_kernels_entry(
+    reader: Path, tmp_path: Path, entries: list[int], offsets: tuple[int, ...], sass: tuple[str, ...]
+) -> None:
+    (tmp_path / "r").write_text(json.dumps([{**dataclasses.asdict(made_launch()), "entries": entries}]))
+    (launch,) = read_report(tmp_path / "r", reader, texts={"k": {0: "NOP"}})
+    assert (launch.offsets, launch.sass) == (offsets, sass)
 
 
 def test_a_report_without_counts_is_refused(reader: Path, tmp_path: Path) -> None:
