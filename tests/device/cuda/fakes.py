@@ -41,7 +41,7 @@ class FakeCall:
     time_us: float = 100.0
     wall_us: float = 400.0
     device_wall_us: float = 150.0
-    printed: str = "hello\n"
+    printed: str = ""
     launches: tuple[str, ...] = (KERNEL,)
 
 

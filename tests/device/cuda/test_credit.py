@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ptxgym.device.cuda.credit import idle_tensor_cores
+from ptxgym.device.cuda.credit import duration_problem, idle_tensor_cores
 from ptxgym.device.protocol import InstructionCount
+from ptxgym.plan.model import BufferRef, Copy, Launch, LaunchPlan, Memset
 from ptxgym.verdict import KernelProfile
 
 FAMILIES = ("wgmma",)
@@ -43,3 +44,38 @@ def test_counted_instructions_must_show_in_the_tensor_cores_counter(
     assert (said is not None) == idle
     if said is not None:
         assert "gemm" in said and "behaves differently" in said
+
+
+def plan(*operations: Launch | Memset | Copy) -> LaunchPlan:
+    return LaunchPlan(
+        build_key="", device_profile="h200", axes={}, buffers=(), operations=operations, isolation="full",
+        recorder_revision=1,
+    )  # fmt: skip
+
+
+def launch(stream: int = 0) -> Launch:
+    return Launch(kernel="k", grid=(1, 1, 1), block=(32, 1, 1), dynamic_smem_bytes=0, params=(), stream=stream)
+
+
+FILL = Memset(target=BufferRef(buffer="C"), value=0, width_bytes=4, count=25_000_000)
+
+
+@pytest.mark.parametrize(
+    ("operations", "durations_us", "timed_us", "agrees"),
+    [
+        ((launch(),), (700.0,), 750.0, True),
+        ((launch(),), (700.0,), 100.0, False),  # honest work under the profiler only
+        ((launch(),), (100.0,), 700.0, False),
+        ((launch(),), (3.0,), 9.0, True),  # an empty kernel and its launch
+        ((launch(), launch()), (400.0, 400.0), 410.0, False),
+        ((launch(), launch(stream=3)), (400.0, 400.0), 410.0, True),  # beside each other
+        ((launch(), launch(stream=3)), (400.0, 400.0), 200.0, False),
+        ((FILL, launch()), (100.0,), 190.0, True),  # the fill is not profiled
+        ((launch(),), (100.0,), 190.0, False),
+        (tuple(launch() for _ in range(20)), (2.0,) * 20, 140.0, True),  # gaps between short kernels
+    ],
+)
+def test_profiled_and_timed_durations_must_agree(
+    operations: tuple[Launch, ...], durations_us: tuple[float, ...], timed_us: float, agrees: bool
+) -> None:
+    assert (duration_problem(plan(*operations), durations_us, timed_us) is None) is agrees
