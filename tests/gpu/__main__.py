@@ -2,21 +2,25 @@
 
     python -m tests.gpu [--out FOLDER] [--only NAME …] [--limit-s SECONDS]
 
-Each part runs in a process of its own, within its own time; one that fails or hangs does not stop the others. What they
-measured lies in FOLDER as JSON, and a part that was stopped goes on there when it is started again.
+Each part runs in a process of its own, within its own time; one that fails or hangs does not stop the others. With
+several GPUs, each takes the next part. What they measured lies in FOLDER as JSON, and a part that was stopped goes on
+there when it is started again.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import queue
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from ptxgym.device.cuda.gpu import ARCH_CC, Gpu, gpus
 from tests.gpu.report import no_gpu, say, table
 
 GRACE_S = 60.0
@@ -30,6 +34,7 @@ PARTS: Mapping[str, tuple[tuple[str, ...], float]] = {
     "agreement": ((*_CAMPAIGN, "tests.gpu.agreement"), 120),
     "episode": ((*_CAMPAIGN, "tests.gpu.episode"), 150),
     "gpu_step": ((sys.executable, "benchmarks/gpu_step.py"), 140),
+    "aa": ((sys.executable, "benchmarks/aa.py"), 160),
     "mixed": ((*_CAMPAIGN, "tests.gpu.mixed"), 300),
     "exploits": ((*_CAMPAIGN, "tests.gpu.exploits"), 240),
     "mutation": ((*_CAMPAIGN, "tests.gpu.mutation"), 150),
@@ -52,29 +57,47 @@ def command_of(name: str, out: Path, limit_s: float) -> list[str]:
     return command if name == "conformance" else [*command, "--limit-s", str(limit_s)]
 
 
-def run(name: str, out: Path, limit_s: float) -> tuple[str, float]:
-    """Run a part, its output to the screen and to a file; return how it ended and its seconds."""
+def run(name: str, out: Path, limit_s: float, gpu: Gpu) -> tuple[str, float]:
+    """Run a part on `gpu`, its output to a file and then to the screen; return how it ended and its seconds."""
     started = time.perf_counter()
-    say(f"\n━━ {name}")
-    with (out / f"{name}.txt").open("w") as log:
+    log = out / f"{name}.txt"
+    with log.open("w") as file:
         process = subprocess.Popen(
             command_of(name, out, limit_s),
             cwd=CHECKOUT,
-            stdout=subprocess.PIPE,
+            stdout=file,
             stderr=subprocess.STDOUT,
-            text=True,
             start_new_session=True,
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": gpu.uuid},
         )
         try:
-            said, _ = process.communicate(timeout=limit_s + GRACE_S)
-            ended = "ok" if process.returncode == 0 else f"exit {process.returncode}"
+            code = process.wait(limit_s + GRACE_S)
+            ended = "ok" if code == 0 else f"exit {code}"
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
-            said, _ = process.communicate()
+            process.wait()
             ended = "stopped"
-        log.write(said)
-    say(said.rstrip())
-    return ended, time.perf_counter() - started
+    seconds = time.perf_counter() - started
+    say(f"\n━━ {name}: {ended} after {seconds:.0f} s\n{log.read_text(errors='replace').rstrip()}")
+    return ended, seconds
+
+
+def run_all(names: list[str], out: Path, limit_s: float | None) -> dict[str, tuple[str, float]]:
+    """Run the parts, each on the next GPU that is free."""
+    idle: queue.SimpleQueue[Gpu] = queue.SimpleQueue()
+    usable = [gpu for gpu in gpus() if gpu.cc in ARCH_CC.values() and not gpu.mig]
+    for gpu in usable:
+        idle.put(gpu)
+
+    def on_next_gpu(name: str) -> tuple[str, float]:
+        gpu = idle.get()
+        try:
+            return run(name, out, limit_s or PARTS[name][1], gpu)
+        finally:
+            idle.put(gpu)
+
+    with ThreadPoolExecutor(len(usable)) as lanes:
+        return dict(zip(names, lanes.map(on_next_gpu, names), strict=True))
 
 
 def main() -> int:
@@ -86,7 +109,7 @@ def main() -> int:
     if no_gpu():
         return 0
     options.out.mkdir(parents=True, exist_ok=True)
-    ended = {name: run(name, options.out, options.limit_s or PARTS[name][1]) for name in options.only}
+    ended = run_all(list(options.only), options.out, options.limit_s)
     say("\n" + table(["part", "ended", "seconds"], [[name, how, round(s, 1)] for name, (how, s) in ended.items()]))
     say(f"files: {options.out}")
     return 0 if all(how == "ok" for how, _ in ended.values()) else 1
