@@ -112,12 +112,23 @@ class Bench:
 
     @contextmanager
     def _executor(self) -> Iterator[Executor]:
-        with self._places:
+        self._places.acquire()
+        try:
             running = self._executors.take()
-            try:
-                yield running
-            finally:
+        except BaseException:
+            self._places.release()
+            raise
+        try:
+            yield running
+        finally:  # taking a context down takes a tenth of a second, for which no verdict has to wait
+            threading.Thread(target=self._end_executor, args=(running,), daemon=True).start()
+
+    def _end_executor(self, running: Executor) -> None:
+        try:
+            with self._lock.shared():
                 running.kill()
+        finally:
+            self._places.release()
 
     def _start_executor(self) -> Executor:
         with self._lock.shared():

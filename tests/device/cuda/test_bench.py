@@ -1,0 +1,133 @@
+"""What a judge process lends, with executors and profilers that are none."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ptxgym.device.cuda import bench as benches
+from ptxgym.device.cuda import ncu
+from ptxgym.device.cuda.bench import Bench
+from ptxgym.device.cuda.lock import DeviceLock
+from ptxgym.device.cuda.tools import Unusable
+from ptxgym.errors import InfrastructureError
+from tests.device.cuda import fakes
+
+
+class Process:
+    """An executor, or a profiler around one."""
+
+    made: list[Process]
+    failing = False
+
+    def __init__(self, observes: bool = True) -> None:
+        if self.failing:
+            raise InfrastructureError("no room for a context")
+        self.observes, self.ended = observes, False
+        self.made.append(self)
+
+    def ready(self) -> None:
+        pass
+
+    def kill(self) -> None:
+        self.ended = True
+
+    close = kill
+
+    def profile(self, build: Any, plan: Any, inputs: Any, results: Any, **options: Any) -> Any:
+        with options["on_gpu"]():
+            return ("profiled", self)
+
+
+class Memory:
+    def inputs(self, task: Any, case: Any) -> dict[str, Any]:
+        return {}
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    class Executor(Process):
+        made: list[Process] = []  # noqa: RUF012
+
+        @classmethod
+        def start(cls, gpu: Any) -> Process:
+            return cls()
+
+    class Profiler(Process):
+        made: list[Process] = []  # noqa: RUF012
+
+    monkeypatch.setattr(benches, "Executor", Executor)
+    monkeypatch.setattr(ncu, "ProfiledExecutor", Profiler)
+    monkeypatch.setattr(ncu, "start", lambda gpu, observe=True: Profiler(observe))
+    monkeypatch.setattr(benches, "DeviceLock", functools.partial(DeviceLock, folder=tmp_path))
+    monkeypatch.setattr(Bench, "tools", lambda self: None)
+    made = Bench(fakes.GPU)
+    yield made
+    made.close()
+
+
+def settle(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def executors() -> list[Process]:
+    return benches.Executor.made  # type: ignore[attr-defined,no-any-return]
+
+
+def profilers() -> list[Process]:
+    return ncu.ProfiledExecutor.made  # type: ignore[attr-defined,no-any-return]
+
+
+def test_every_executor_is_used_once_and_ended(bench: Bench) -> None:
+    for number in range(2 * benches.AT_ONCE):  # places come back
+        with bench._executor() as running:
+            assert running is executors()[number] and not executors()[number].ended
+        settle(lambda number=number: executors()[number].ended)  # type: ignore[misc]
+
+
+def test_failing_start_gives_its_place_back(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benches.Executor, "failing", True, raising=False)
+    for _ in range(2 * benches.AT_ONCE):
+        with pytest.raises(InfrastructureError, match="no room"), bench._executor():
+            pass
+
+
+@pytest.mark.parametrize(("tier", "ahead"), [("rl", 0), ("standard", 1), ("publish", 1)])
+def test_profiler_is_started_ahead_where_the_tier_profiles(bench: Bench, tier: Any, ahead: int) -> None:
+    bench.expect(tier, 1)
+    settle(lambda: len(executors()) == 1 and len(profilers()) == ahead)
+    bench.close()
+    assert all(process.ended for process in (*executors(), *profilers()))
+
+
+@pytest.mark.parametrize("observe", [True, False])
+def test_profiler_that_was_started_ahead_is_replaced_where_less_is_to_be_seen(bench: Bench, observe: bool) -> None:
+    bench.expect("standard", 1)
+    settle(lambda: len(profilers()) == 1)
+    request = fakes.request()
+    seen: Any = bench._profile(Memory(), request, request.conditions.cases[0], {}, observe)  # type: ignore[arg-type]
+    assert seen == ("profiled", profilers()[-1]) and profilers()[-1].observes is observe
+    assert len(profilers()) == (1 if observe else 2)
+    assert profilers()[0].ended is not observe
+
+
+def test_profiler_that_cannot_be_had_is_named_with_its_fix(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ncu, "start", lambda gpu, observe=True: ncu.Unavailable("it may not", "let it"))
+    request = fakes.request()
+    seen = bench._profile(Memory(), request, request.conditions.cases[0], {}, True)  # type: ignore[arg-type]
+    assert seen == Unusable("it may not; let it")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("cupy") is not None, reason="cupy is installed here")
+def test_missing_package_is_named_with_its_extra() -> None:
+    with pytest.raises(InfrastructureError, match=r"cupy.*pip install \"ptxgym\[gpu\]\""):
+        Bench(fakes.GPU).tools()
