@@ -16,7 +16,7 @@ from ptxgym import pipeline
 from ptxgym.build import Build
 from ptxgym.device.cuda.client import CudaJudge
 from ptxgym.device.cuda.gpu import profile_of
-from ptxgym.device.cuda.model import Outcome, Request, Tier, Witness, signature
+from ptxgym.device.cuda.model import Announced, Outcome, Request, Tier, Witness, signature
 from ptxgym.dossier import Dossier
 from ptxgym.errors import InfrastructureError
 from ptxgym.judge.conditions import Case, Conditions
@@ -63,7 +63,7 @@ def evaluate(text: str, task: Task, arch: str, drawn: Drawn, setting: Setting) -
     refused = check_text(text)
     if refused is not None:
         return dossier.failed(refused)
-    with setting.judge.expected(setting.tier) as measure:
+    with setting.judge.expected(Announced(setting.tier, task, drawn.measured.cases)) as measure:
         built = pipeline.compiled(text, task, arch, setting.emulator.cache, dossier)
         if isinstance(built, Failure):
             return dossier.failed(built)

@@ -22,7 +22,7 @@ from ptxgym.device.cuda.health import Health
 from ptxgym.device.cuda.judging import NumberJudge
 from ptxgym.device.cuda.lock import DeviceLock
 from ptxgym.device.cuda.memory import GpuMemory
-from ptxgym.device.cuda.model import Request, Tier
+from ptxgym.device.cuda.model import Announced, Request
 from ptxgym.device.cuda.sanitizer import sanitize
 from ptxgym.device.cuda.tools import Handles, Profiled, SanitizerTool, Tools, Unusable
 from ptxgym.device.cuda.warm import Warm
@@ -55,13 +55,17 @@ class Bench:
         self._tools: Tools | None = None
         self._closing: list[Any] = []
 
-    def expect(self, tier: Tier, more: int) -> None:
-        """Start executors for evaluations that have begun, and the GPU's own packages."""
+    def expect(self, announced: Announced, more: int) -> None:
+        """Start executors for evaluations that have begun, load the GPU's packages, draw inputs, compute references."""
         self._executors.expect(more)
-        if tier != "rl":
+        if announced.tier != "rl":
             self._profilers.expect(more)
-        if more > 0:
-            self.tools()
+        if more < 0:
+            return
+        memory = self.tools().memory
+        for case in announced.cases:
+            with self._lock.shared():
+                memory.inputs(announced.task, case)
 
     def tools(self) -> Tools:
         """Return the tools; the first call imports packages and makes the judge's CUDA context.

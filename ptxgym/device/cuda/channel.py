@@ -21,9 +21,9 @@ class Kind(IntEnum):
     """What a frame is."""
 
     EXPECT = 1
-    """An evaluation has begun: warm up for it. Holds the tier."""
+    """An evaluation has begun: warm up for it. Holds an `Announced`."""
     FORGET = 2
-    """It ended before it came to measuring."""
+    """It ended before it came to measuring. Holds the same."""
     MEASURE = 3
     """Holds a `Request`."""
     WITNESS = 4

@@ -20,7 +20,7 @@ from typing import IO, Any, cast
 
 from ptxgym.device.cuda.channel import Channel, Error, Kind
 from ptxgym.device.cuda.gpu import Gpu
-from ptxgym.device.cuda.model import Outcome, Request, Tier, Witness
+from ptxgym.device.cuda.model import Announced, Outcome, Request, Witness
 from ptxgym.device.cuda.role import REAL_BENCH
 from ptxgym.errors import InfrastructureError, UsageError, WorkerDied
 
@@ -51,14 +51,14 @@ class CudaJudge:
         self._closed = False
 
     @contextlib.contextmanager
-    def expected(self, tier: Tier) -> Iterator[Callable[[Request, Future[Witness]], Outcome]]:
-        """Announce an evaluation, so that executors start while the compiler runs; yields what measures it.
+    def expected(self, announced: Announced) -> Iterator[Callable[[Request, Future[Witness]], Outcome]]:
+        """Announce an evaluation, so that all is ready when the compiler is; yields what measures it.
 
         The function yielded is to be called at most once; see `measure`. Leaving without a call takes the
         announcement back.
         """
         role = self._running()
-        role.send(Kind.EXPECT, 0, tier)
+        role.send(Kind.EXPECT, 0, announced)
         measured = False
 
         def measure(request: Request, witness: Future[Witness]) -> Outcome:
@@ -70,7 +70,7 @@ class CudaJudge:
             yield measure
         finally:
             if not measured:
-                role.send(Kind.FORGET, 0, tier)
+                role.send(Kind.FORGET, 0, announced)
 
     def measure(self, request: Request, witness: Future[Witness]) -> Outcome:
         """Measure one submission.

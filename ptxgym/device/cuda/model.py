@@ -52,6 +52,16 @@ class Request:
 
 
 @dataclass(frozen=True)
+class Announced:
+    """An evaluation that has begun: what can be made ready while its text is compiled."""
+
+    tier: Tier
+    task: Task
+    cases: tuple[Case, ...]
+    """Whose inputs and references will be needed."""
+
+
+@dataclass(frozen=True)
 class Witness:
     """What the emulator says of the same build at its own, small sizes."""
 

@@ -24,7 +24,7 @@ from typing import Protocol, cast
 from ptxgym.device.cuda.channel import Channel, Error, Frame, Kind
 from ptxgym.device.cuda.gpu import Gpu
 from ptxgym.device.cuda.measure import measure
-from ptxgym.device.cuda.model import Request, Tier, Witness
+from ptxgym.device.cuda.model import Announced, Request, Witness
 from ptxgym.device.cuda.tools import Tools
 from ptxgym.errors import InfrastructureError, UsageError
 
@@ -42,8 +42,8 @@ class Bench(Protocol):
             InfrastructureError: if the GPU or a package cannot be used.
         """
 
-    def expect(self, tier: Tier, more: int) -> None:
-        """Expect so many more evaluations (−1: one fewer) and have executors ready for them."""
+    def expect(self, announced: Announced, more: int) -> None:
+        """Expect so many more such evaluations (−1: one fewer) and make ready what they will need."""
 
     def close(self) -> None:
         """End all processes that were started."""

@@ -19,7 +19,7 @@ import numpy as np
 from ptxgym.build import Build
 from ptxgym.device.cuda.gpu import Gpu
 from ptxgym.device.cuda.judging import NumberJudge
-from ptxgym.device.cuda.model import Request, Tier, Witness, signature
+from ptxgym.device.cuda.model import Announced, Request, Tier, Witness, signature
 from ptxgym.device.cuda.tools import Timed, TimedCall, Tools, Unusable
 from ptxgym.device.protocol import InstructionCount
 from ptxgym.errors import InfrastructureError
@@ -249,6 +249,12 @@ def request(tier: Tier = "standard") -> Request:
     return Request(task, "h100", tier, drawn, timing, stress, fake_build(), plans)
 
 
+def announced(tier: Tier = "standard") -> Announced:
+    """What is said of `request(tier)` before it comes."""
+    whole = request(tier)
+    return Announced(tier, whole.task, whole.conditions.cases)
+
+
 def evidence(**changes: Any) -> Evidence:
     required = 75_497_472
     fields: dict[str, Any] = {
@@ -308,7 +314,7 @@ class ProcessBench:
             return RuntimeError("CUDARuntimeError: an illegal memory access was encountered")
         return call
 
-    def expect(self, tier: Tier, more: int) -> None:
+    def expect(self, announced: Announced, more: int) -> None:
         self._expected += more
 
     def close(self) -> None:

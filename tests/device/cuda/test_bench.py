@@ -7,6 +7,7 @@ import importlib.util
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -46,7 +47,11 @@ class Process:
 
 
 class Memory:
+    def __init__(self) -> None:
+        self.drawn: list[str] = []
+
     def inputs(self, task: Any, case: Any) -> dict[str, Any]:
+        self.drawn.append(case.name)
         return {}
 
 
@@ -66,7 +71,8 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     monkeypatch.setattr(ncu, "ProfiledExecutor", Profiler)
     monkeypatch.setattr(ncu, "start", lambda gpu, observe=True: Profiler(observe))
     monkeypatch.setattr(benches, "DeviceLock", functools.partial(DeviceLock, folder=tmp_path))
-    monkeypatch.setattr(Bench, "tools", lambda self: None)
+    memory = Memory()
+    monkeypatch.setattr(Bench, "tools", lambda self: SimpleNamespace(memory=memory))
     made = Bench(fakes.GPU)
     yield made
     made.close()
@@ -103,15 +109,23 @@ def test_failing_start_gives_its_place_back(bench: Bench, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize(("tier", "ahead"), [("rl", 0), ("standard", 1), ("publish", 1)])
 def test_profiler_is_started_ahead_where_the_tier_profiles(bench: Bench, tier: Any, ahead: int) -> None:
-    bench.expect(tier, 1)
+    bench.expect(fakes.announced(tier), 1)
     settle(lambda: len(executors()) == 1 and len(profilers()) == ahead)
     bench.close()
     assert all(process.ended for process in (*executors(), *profilers()))
 
 
+def test_inputs_are_drawn_ahead(bench: Bench) -> None:
+    announced = fakes.announced("rl")
+    bench.expect(announced, -1)
+    assert bench.tools().memory.drawn == []  # type: ignore[attr-defined]
+    bench.expect(announced, 1)
+    assert bench.tools().memory.drawn == [case.name for case in announced.cases]  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("observe", [True, False])
 def test_profiler_that_was_started_ahead_is_replaced_where_less_is_to_be_seen(bench: Bench, observe: bool) -> None:
-    bench.expect("standard", 1)
+    bench.expect(fakes.announced(), 1)
     settle(lambda: len(profilers()) == 1)
     request = fakes.request()
     seen: Any = bench._profile(Memory(), request, request.conditions.cases[0], {}, observe)  # type: ignore[arg-type]

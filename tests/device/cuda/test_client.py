@@ -40,7 +40,7 @@ def judge(room: Path) -> Iterator[CudaJudge]:
 
 
 def ask(judge: CudaJudge, request: Request | None = None, witness: Future[Witness] | None = None) -> Outcome:
-    with judge.expected("standard") as measure:
+    with judge.expected(fakes.announced()) as measure:
         return measure(request or fakes.request(), witness or fakes.witness())
 
 
@@ -79,7 +79,7 @@ def test_threads_are_served_beside_each_other(judge: CudaJudge) -> None:
 
 def test_expectations_are_taken_back(judge: CudaJudge) -> None:
     for _ in range(3):
-        with judge.expected("rl"):
+        with judge.expected(fakes.announced("rl")):
             pass
     assert int(ask(judge).libraries["expected"]) <= 1
 
