@@ -17,6 +17,10 @@ DURATION_AGREES = 1.5
 """Nsight Compute's duration of all launches and the timed median may differ by this factor: clocks are left alone, and
 between passes it restores memory. A kernel that does honest work under a profiler only differs by more."""
 
+OLDER_SPEEDUP = 0.7
+"""What a kernel on older instructions may reach of the best library: `mma.sync` reaches 62.9 % of the peak on an
+average (arXiv 2402.13499, Hopper), and the library does not quite reach it either."""
+
 GAP_US = 10.0
 """Most that a launch, a fill or a copy may wait for the one before it."""
 LEAST_BYTES_PER_US = 500_000.0
@@ -110,6 +114,11 @@ def idle_tensor_cores(
                 f"{needed:.0f} cycles of the tensor cores, which were active for {active:.0f} where nothing slows it"
             )
     return None
+
+
+def needs_counting(timing: Timing | None) -> bool:
+    """Return whether a kernel is so slow that it may have done its work on older instructions."""
+    return timing is None or timing.speedup < OLDER_SPEEDUP
 
 
 def duration_problem(plan: LaunchPlan, durations_us: Sequence[float], timed_us: float) -> str | None:

@@ -166,13 +166,19 @@ class _Flow:
     def _credit_and_time(
         self, running: Running, called: Called, executions: list[Execution], judgement: Judgement
     ) -> Judgement:
-        """Count instructions and time; in tier `rl` the count, by the emulator, decides whether to time."""
+        """Count instructions and time; in tier `rl` the emulator's count decides whether to time.
+
+        A kernel may take another way at the emulator's small sizes. So what is credited with target instructions, but
+        no faster than others allow, is counted by Nsight Compute in tier `rl` too.
+        """
         if self._request.tier == "rl":
-            evidence = self._emulated("tier rl does not profile")
+            evidence = self._emulated("tier rl profiles only what is slow")
             if evidence is None:
                 evidence = self._counted(self._profiled(called), called)
             if evidence is not None and evidence.target_ok:
                 self._time(running, executions)
+                if evidence.source == "emulator" and credit.needs_counting(self.timing):
+                    evidence = self._counted(self._profiled(called), called)
             else:
                 self.notes.append("speed: tier rl times only what target instructions compute")
             return credit.concluded(judgement, evidence, self.timing)

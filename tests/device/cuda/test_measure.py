@@ -208,6 +208,15 @@ def test_rl_counts_on_the_emulator_and_does_not_profile(gpu: FakeGpu) -> None:
     assert gpu.profiles == 0 and outcome.timing is not None and found.score > 0.9
 
 
+@pytest.mark.parametrize(("speedup", "profiles"), [(0.65, 1), (0.75, 0)])
+def test_rl_profiles_what_older_instructions_could_have_done(gpu: FakeGpu, speedup: float, profiles: int) -> None:
+    gpu.raced = lambda timed: replace(timed, timing=timed.timing.model_copy(update={"speedup": speedup}))
+    gpu.profiled = lambda p: replace(p, counts=(replace(p.counts[0], family="mma.sync", form="HMMA.16816.F32.BF16"),))
+    found = judged(run(gpu, "rl"))
+    assert gpu.profiles == profiles
+    assert found.evidence is not None and found.evidence.target_ok is (profiles == 0)
+
+
 def test_rl_does_not_time_what_runs_off_the_target(gpu: FakeGpu) -> None:
     off = witness(target_ok=False, coverage=0.0, target_multiply_adds=0, explanation="no wgmma instruction executed")
     outcome = run(gpu, "rl", off)
