@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
+import hashlib
+import importlib
 import math
+import sys
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Annotated, Any, Literal, Protocol, Self, cast
@@ -18,7 +20,7 @@ from ptxgym.verdict import Status, Value
 
 Axes = dict[str, int]
 DType = Literal["bf16", "fp32"]
-Draw = Literal["normal", "shifted", "spiky", "integers"]
+Draw = Literal["normal", "shifted", "spiky", "sharp", "integers"]
 ITEM_BYTES: dict[DType, int] = {"bf16": 2, "fp32": 4}
 _CPP_TYPE: dict[DType, str] = {"bf16": "__nv_bfloat16", "fp32": "float"}
 
@@ -70,6 +72,10 @@ class Tensor(Value):
     """Names of axes, outermost first."""
     shifted_scale_log2: tuple[int, int] = (0, 0)
     """Least and greatest power of two by which the `shifted` draw scales this input."""
+    sharp_scale_log2: int = 0
+    """Power of two by which the `sharp` draw scales this input."""
+    derived: bool = False
+    """An input that is not drawn: `derived` of `reference.py` computes it from those that are."""
 
     def sizes(self, axes: Axes) -> tuple[int, ...]:
         """Return the extents under `axes`."""
@@ -180,6 +186,10 @@ class ReferenceModule(Protocol):
         """Return outputs of trivial programs, by predictor: zeros, means, closed forms. `outputs` is the reference."""
         ...
 
+    def derived(self, xp: Any, inputs: dict[str, Any], axes: Axes) -> dict[str, Any]:
+        """Return the inputs that follow from drawn ones, in float64; only asked of tasks that have such inputs."""
+        ...
+
 
 class Task(Value):
     """An operator to be written: everything in `task.toml`, plus its folder."""
@@ -206,6 +216,10 @@ class Task(Value):
     def _consistent(self) -> Self:
         tensors = (*self.inputs, *self.outputs)
         names = [tensor.name for tensor in tensors] + list(self.axes) + ["stream"]
+        if odd := [tensor.name for tensor in self.outputs if tensor.derived]:
+            raise ValueError(f"only inputs can be derived, not the outputs {', '.join(odd)}")
+        if all(tensor.derived for tensor in self.inputs):
+            raise ValueError("at least one input must be drawn, not derived")
         if doubles := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"argument names must differ; repeated: {', '.join(sorted(doubles))}")
         for tensor in tensors:
@@ -303,7 +317,7 @@ class Task(Value):
         Raises:
             ContentError: if it is missing or lacks a function.
         """
-        return _reference(self.folder / "reference.py")
+        return _reference(self.folder / "reference.py", any(tensor.derived for tensor in self.inputs))
 
     def baselines(self) -> ModuleType:
         """Load `baselines.py` of the task's folder: vendor libraries, imported when called.
@@ -359,19 +373,27 @@ def _task(path: Path, _mtime_ns: int) -> Task:
 
 @functools.lru_cache(maxsize=64)
 def _module(path: Path) -> ModuleType:
+    """Import a module of a task's folder.
+
+    All tasks of a content folder form a package, so that those of a family share code: `from ..attention import blocks`
+    reads `tasks/attention/blocks.py`, a folder without `task.toml`.
+    """
     if not path.is_file():
         raise ContentError(f"{path}: missing")
-    spec = importlib.util.spec_from_file_location(f"ptxgym_{path.parent.name}_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise ContentError(f"{path}: cannot be imported")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    tasks = path.parent.parent
+    package = f"ptxgym_tasks_{hashlib.sha256(str(tasks).encode()).hexdigest()[:8]}"
+    if package not in sys.modules:
+        sys.modules[package] = ModuleType(package, f"Tasks in {tasks}.")
+        sys.modules[package].__path__ = [str(tasks)]
+    importlib.invalidate_caches()  # a folder may be newer than what an earlier import saw
+    return importlib.import_module(f"{package}.{path.parent.name}.{path.stem}")
 
 
-def _reference(path: Path) -> ReferenceModule:
+@functools.lru_cache(maxsize=64)
+def _reference(path: Path, derives: bool) -> ReferenceModule:
     module = _module(path)
-    for name in ("reference", "ideal", "accumulation", "predictors"):
+    required = ["reference", "ideal", "accumulation", "predictors"] + ["derived"] * derives
+    for name in required:
         if not callable(getattr(module, name, None)):
             raise ContentError(f"{path}: function {name} is missing")
     return cast(ReferenceModule, module)

@@ -225,7 +225,7 @@ class _Cache:
     def expect(self, task: Task, case: Case, xp: Any) -> Expected:
         key = (f"{task.folder}:{task.name}", task.revision, case, xp.__name__)
         with self.lock:
-            known = self._known.pop(key, None) or compute(task, case, conditions.inputs(task, case), xp)
+            known = self._known.pop(key, None) or compute(task, case, conditions.inputs(task, case, xp), xp)
             self._known[key] = known
             own = [other for other in self._known if other[-1] == xp.__name__]
             total, bound = sum(self._known[other].nbytes for other in own), cache_bytes(xp)

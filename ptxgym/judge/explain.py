@@ -222,8 +222,10 @@ def _tile(comparison: Comparison, expected: Expected, module: ReferenceModule) -
     terms = getattr(module, "terms", None)
     if terms is not None:
         xp = namespace(comparison.found)
-        labels, on_device = terms(xp, expected.values, expected.case.axes, tensor.name, here)
-        parts = on_host(on_device)
+        known = terms(xp, expected.values, expected.case.axes, tensor.name, here)
+        if known is None:
+            return
+        labels, parts = known[0], on_host(known[1])
         rounded = _bf16_sums(found, reference, labels, parts, name)
         yield from [rounded] if rounded else _combination(found - reference, labels, parts, enough, name)
 
