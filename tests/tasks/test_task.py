@@ -127,6 +127,7 @@ def test_solutions_and_folder_stay_out_of_the_public_dump(gemm: Task) -> None:
         ("score = 0.20", "score = 2.0", "score: Input should be less than or equal to 1, found 2.0"),
         ('draws = ["normal"]', 'draws = ["gaussian"]', "workloads.schedules.draws.0: Input should be 'normal'"),
         ('hidden_draws = ["spiky", "integers"]', "hidden_draws = []", "hidden and hidden_draws must be given together"),
+        ('shape = ["M", "N"]', 'shape = ["M", "N"]\nderived = true', "only inputs can be derived, not the outputs C"),
     ],
 )
 def test_malformed_tasks_are_explained(
@@ -161,6 +162,26 @@ def test_missing_reference_function_is_named(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv(content.VARIABLE, str(tmp_path))
     with pytest.raises(ContentError, match=r"reference\.py: function ideal is missing"):
         load_task("mine").reference()
+
+
+def test_a_task_with_derived_inputs_must_say_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy_of_gemm(tmp_path, 'shape = ["N", "K"]', 'shape = ["N", "K"]\nderived = true')
+    monkeypatch.setenv(content.VARIABLE, str(tmp_path))
+    with pytest.raises(ContentError, match=r"reference\.py: function derived is missing"):
+        load_task("mine").reference()
+
+
+def test_tasks_of_a_folder_share_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = copy_of_gemm(tmp_path, "revision = 1", "revision = 3")
+    (tmp_path / "tasks" / "products").mkdir()
+    (folder / "reference.py").rename(tmp_path / "tasks" / "products" / "plain.py")
+    names = "reference, ideal, accumulation, predictors"
+    (folder / "reference.py").write_text(f"from ..products.plain import {names}\n")
+    monkeypatch.setenv(content.VARIABLE, str(tmp_path))
+    assert "products" not in content.find("tasks")
+    module = load_task("mine").reference()
+    assert module.reference.__module__.endswith(".products.plain")
+    assert module.reference is not load_task("gemm").reference().reference
 
 
 def test_tasks_without_solutions_say_so(gemm: Task) -> None:
