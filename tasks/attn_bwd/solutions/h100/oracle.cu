@@ -99,7 +99,12 @@ __device__ __forceinline__ void tma_store(const CUtensorMap* map, const void* so
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map),
                "r"(column), "r"(row), "r"(shared_address(source))
                : "memory");
+}
+
+// Wait until this thread's stores are done: shared memory must outlive them.
+__device__ __forceinline__ void finish_stores() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
 // Let the 128 threads of one consumer meet; identifier 0 belongs to __syncthreads.
@@ -279,7 +284,8 @@ __device__ __forceinline__ void release(Shared& shared, int slot) {
   if (threadIdx.x % 32 == 0) barrier_arrive(&shared.empty[slot]);
 }
 
-// Round `factor` · sums into a tile that no product reads any more, and send it to token `row` of `map`.
+// Round `factor` · sums into a tile that no product reads any more, and send it to token `row` of `map`. Groups of wgmma
+// belong to the warpgroup: when one of its warps has waited for them, they have read the tile for all four.
 __device__ __forceinline__ void store(Tile& tile, const CUtensorMap& map, const float (&sums)[8][8], float factor,
                                       int consumer, int row) {
   const int lane = threadIdx.x % 32;
@@ -415,10 +421,9 @@ backward_keys(const __grid_constant__ CUtensorMap map_q, const __grid_constant__
     float dk[8][8];
     float dv[8][8];
     consume_queries(shared, dk, dv, consumer, S / kTokens);
-    consumer_sync(consumer);  // the last products of all four warps have read K and V
     store(shared.kept[0][consumer], map_dk, dk, kScale, consumer, row);
     store(shared.kept[1][consumer], map_dv, dv, 1.0f, consumer, row);
-    if (threadIdx.x % 128 == 0) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+    if (threadIdx.x % 128 == 0) finish_stores();
   }
 }
 
@@ -487,9 +492,8 @@ backward_queries(const __grid_constant__ CUtensorMap map_q, const __grid_constan
     const int row = head_row + query + consumer * kTokens;
     float dq[8][8];
     consume_keys(shared, dq, statistics[row / kTokens], consumer, S / kTokens);
-    consumer_sync(consumer);  // the last products of all four warps have read Q
     store(shared.kept[0][consumer], map_dq, dq, kScale, consumer, row);
-    if (threadIdx.x % 128 == 0) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+    if (threadIdx.x % 128 == 0) finish_stores();
   }
 }
 
