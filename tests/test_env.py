@@ -15,6 +15,7 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 import ptxgym
 from ptxgym.env import KernelEnv
+from ptxgym.envs import env_names, load_env
 from ptxgym.errors import UnknownNameError, UsageError, WorkerDied
 from ptxgym.evaluator import Evaluator
 from ptxgym.reward import load_reward
@@ -41,7 +42,9 @@ def env(scripted: Evaluator) -> KernelEnv:
     return made
 
 
-@pytest.mark.parametrize("env_id", ["PTX-Gemm-H100", "ptxgym/Gemm-H100-v1", "ptxgym:PTX-Gemm-H100"])
+@pytest.mark.parametrize(
+    "env_id", [*env_names(), *(load_env(name).pinned for name in env_names()), "ptxgym:PTX-Gemm-H100"]
+)
 def test_every_id_passes_the_checker_without_a_warning(env_id: str) -> None:
     env = gym.make(env_id)
     with warnings.catch_warnings():
