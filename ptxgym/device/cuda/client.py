@@ -13,7 +13,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any, cast
@@ -23,6 +23,7 @@ from ptxgym.device.cuda.gpu import Gpu
 from ptxgym.device.cuda.model import Announced, Outcome, Request, Witness
 from ptxgym.device.cuda.role import REAL_BENCH
 from ptxgym.errors import InfrastructureError, UsageError, WorkerDied
+from ptxgym.verdict import Failure, Stage, Status
 
 CLOSE_LIMIT_S = 10.0
 MAX_SAID_BYTES = 8000
@@ -165,8 +166,14 @@ class _Process:
         return answer
 
     def _send_witness(self, number: int, witness: Future[Witness]) -> None:
-        if not witness.cancelled() and witness.exception() is None:
+        """Send what the emulator said; where it broke, say that, so that the judge process does not wait for ever."""
+        error = CancelledError("it was interrupted") if witness.cancelled() else witness.exception()
+        if error is None:
             self.send(Kind.WITNESS, number, witness.result())
+            return
+        message = f"the emulator failed: {type(error).__name__}: {error}"
+        failed = Failure(stage=Stage.EXECUTE, status=Status.INFRA, code="emulator.failed", message=message)
+        self.send(Kind.WITNESS, number, Witness(failed))
 
     def send(self, kind: Kind, number: int, value: object) -> None:
         """Send a frame; where the process has gone, whoever waits for it learns it from the listener."""

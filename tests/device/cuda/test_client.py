@@ -77,6 +77,21 @@ def test_threads_are_served_beside_each_other(judge: CudaJudge) -> None:
         assert slow.result(PATIENCE_S).result.status is Status.OK
 
 
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_emulator_that_breaks_keeps_nobody_waiting(judge: CudaJudge, interrupted: bool) -> None:
+    broken: Future[Witness] = Future()
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(ask, judge, None, broken)
+        if interrupted:
+            broken.cancel()
+        else:
+            broken.set_exception(KeyError("tcgen05.mma"))
+        outcome = answer.result(PATIENCE_S)
+    assert outcome.result.status is Status.OK and outcome.timing is not None  # Nsight Compute counts without it
+    said = "CancelledError" if interrupted else "KeyError: 'tcgen05.mma'"
+    assert any(said in note for note in outcome.notes)
+
+
 def test_expectations_are_taken_back(judge: CudaJudge) -> None:
     for _ in range(3):
         with judge.expected(fakes.announced("rl")):
