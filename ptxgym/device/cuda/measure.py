@@ -395,10 +395,13 @@ class _Flow:
         names = SANITIZERS.get(status, ())
         if not names or (self._request.tier == "rl" and status is not Status.RUNTIME_FAULT):
             return ()
-        with self.watch.stage("sanitizer"):
-            found = self._tools.sanitize(self._request, self._request.stress, names)
-            if found == () and status is Status.RUNTIME_FAULT:
-                found = self._tools.sanitize(self._request, self._first, names)
+        try:
+            with self.watch.stage("sanitizer"):
+                found = self._tools.sanitize(self._request, self._request.stress, names)
+                if found == () and status is Status.RUNTIME_FAULT:
+                    found = self._tools.sanitize(self._request, self._first, names)
+        except InfrastructureError as error:  # the verdict stands without its cause
+            found = Unusable(str(error))
         if isinstance(found, Unusable):
             self.notes.append(f"causes of the failure: {found.reason}")
             return ()

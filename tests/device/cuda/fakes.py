@@ -74,7 +74,7 @@ class FakeGpu:
     output: Callable[[int, Any], Any] = lambda number, output: output
     loaded: Failure | None = None
     profiled: Callable[[FakeProfile], FakeProfile | Failure | Unusable] = lambda profile: profile
-    found: Mapping[str, tuple[Finding, ...]] | Unusable = field(default_factory=dict)
+    found: Mapping[str, tuple[Finding, ...]] | Unusable | Exception = field(default_factory=dict)
     """By tool of the sanitizer."""
     raced: Callable[[Timed], Timed | Failure] = lambda timed: timed
     health: Exception | None = None
@@ -171,6 +171,8 @@ class FakeGpu:
         return self.profiled(FakeProfile((count,), (profile,), results))
 
     def _sanitize(self, request: Request, case: Case, tools: tuple[str, ...]) -> tuple[Finding, ...] | Unusable:
+        if isinstance(self.found, Exception):
+            raise self.found
         if isinstance(self.found, Unusable):
             return self.found
         self.sanitized.append((case.name, tools))

@@ -138,6 +138,17 @@ def test_missing_sanitizer_is_named(gpu: FakeGpu) -> None:
     assert judged(outcome).findings == () and "compute-sanitizer is not installed" in outcome.notes[0]
 
 
+@pytest.mark.parametrize("status", [Status.RUNTIME_FAULT, Status.WRONG_OUTPUT])
+def test_sanitizer_that_breaks_takes_no_verdict_away(gpu: FakeGpu, status: Status) -> None:
+    gpu.found = InfrastructureError("the executor did not start within 60 s")
+    if status is Status.WRONG_OUTPUT:
+        gpu.output = lambda number, output: output * 0
+    else:
+        gpu.answer = lambda number, call: failure(status, "fault.illegal_address")
+    outcome = run(gpu)
+    assert outcome.result.status is status and "did not start" in outcome.notes[0]
+
+
 def test_hang_is_probed(gpu: FakeGpu) -> None:
     gpu.answer = lambda number, call: failure(Status.HANG, "hang.watchdog")
     assert failed(run(gpu)).code == "hang.watchdog"
