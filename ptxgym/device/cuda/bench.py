@@ -184,7 +184,7 @@ def _end_profiler(profiler: ncu.ProfiledExecutor | ncu.Unavailable) -> None:
 
 
 def _unusable(seen: ncu.Unavailable) -> Unusable:
-    return Unusable(f"{seen.reason}; {seen.fix}" if seen.fix else seen.reason)
+    return Unusable(f"{seen.reason}; {seen.fix}" if seen.fix else seen.reason, seen.by_kernel)
 
 
 def _inputs(task: Task, case: Case) -> Mapping[str, Any]:

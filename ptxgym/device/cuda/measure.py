@@ -169,10 +169,11 @@ class _Flow:
         """Count instructions and time; in tier `rl` the emulator's count decides whether to time.
 
         A kernel may take another way at the emulator's small sizes. So what is credited with target instructions, but
-        no faster than others allow, is counted by Nsight Compute in tier `rl` too.
+        no faster than others allow, is counted by Nsight Compute in tier `rl` too; and so is what launches other
+        kernels or blocks at the measured size, of which the emulator's count says nothing.
         """
         if self._request.tier == "rl":
-            evidence = self._emulated("tier rl profiles only what is slow")
+            evidence = self._emulated("tier rl profiles only what is slow") if self._same_launches() else None
             if evidence is None:
                 evidence = self._counted(self._profiled(called), called)
             if evidence is not None and evidence.target_ok:
@@ -248,7 +249,7 @@ class _Flow:
             observe = called.time_us <= OBSERVED_US
             profiled = self._tools.profile(self._request, self._first, results, observe)
         if isinstance(profiled, Failure):
-            profiled = Unusable(f"under Nsight Compute the call failed: {profiled.message}")
+            profiled = Unusable(f"under Nsight Compute the call failed: {profiled.message}", by_kernel=True)
         if isinstance(profiled, Unusable) and self._request.tier == "publish":
             raise InfrastructureError(
                 f"tier publish needs Nsight Compute: {profiled.reason}; use tier standard, whose evidence then comes "
@@ -259,15 +260,16 @@ class _Flow:
     def _counted(self, profiled: Profiled | Unusable, called: Called) -> Evidence | None:
         """Return the evidence that counts: the profiler's, cross-checked by the emulator, or the emulator's."""
         if isinstance(profiled, Unusable):
-            return self._emulated(profiled.reason)
+            evidence = self._emulated(profiled.reason)
+            if evidence is not None and profiled.by_kernel and credit.needs_counting(self.timing):
+                return credit.denied(evidence, f"{credit.UNSEEN}; {profiled.reason}")
+            return evidence
         self.profile = profiled.kernels
         execution = Execution(buffers={}, counts=profiled.counts)
         evidence = counting.gather(
             self._task, load_arch(self._request.arch), self._first, execution, correct=True, ablation=None, source="ncu"
         )
-        with self.watch.stage("witness"):
-            witness = self._witness.result()
-        evidence, notes = credit.cross_checked(evidence, witness)
+        evidence, notes = credit.cross_checked(evidence, self._said_by_witness())
         self.notes += notes
         problem = self._behaves_differently(profiled, called)
         return credit.denied(evidence, problem) if problem is not None else evidence
@@ -290,12 +292,17 @@ class _Flow:
         return credit.duration_problem(plan, profiled.durations_us, self.timing.candidate_us)
 
     def _emulated(self, why: str) -> Evidence | None:
-        with self.watch.stage("witness"):
-            witness = self._witness.result()
-        same = witness.launches == signature(self._request.plan(self._first.axes))
-        evidence, notes = credit.emulated(witness, same, why)
+        evidence, notes = credit.emulated(self._said_by_witness(), self._same_launches(), why)
         self.notes += notes
         return evidence
+
+    def _same_launches(self) -> bool:
+        """Whether the emulated plan has the operations, kernels and blocks of the measured one."""
+        return self._said_by_witness().launches == signature(self._request.plan(self._first.axes))
+
+    def _said_by_witness(self) -> Witness:
+        with self.watch.stage("witness"):
+            return self._witness.result()
 
     # Timing
 

@@ -67,6 +67,8 @@ class Unavailable:
     """A clause, such as `this user may not read the GPU's counters (ERR_NVGPUCTRPERM)`."""
     fix: str
     """The way out, as a clause; empty where none is known."""
+    by_kernel: bool = False
+    """Whether it could count, but the submission's kernels did not end under it."""
 
 
 @dataclass(frozen=True)
@@ -274,7 +276,8 @@ class ProfiledExecutor:
                     except InfrastructureError as error:
                         return _refused(str(error), error)
                     if isinstance(called, Failure) and called.status is Status.HANG:
-                        return Unavailable(f"the call did not end within {timeout_s:g} s under Nsight Compute", "")
+                        reason = f"the call did not end within {timeout_s:g} s under Nsight Compute"
+                        return Unavailable(reason, "", by_kernel=True)
                     said = self._executor.close()
                 if _ERROR.search(said):
                     return _refused(said)

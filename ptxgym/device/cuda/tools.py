@@ -96,6 +96,8 @@ class Unusable:
 
     reason: str
     """A clause, such as `this user may not profile (ERR_NVGPUCTRPERM)`."""
+    by_kernel: bool = False
+    """Whether the machine could: the submission's kernels failed or did not end there, though they do elsewhere."""
 
 
 @dataclass(frozen=True)

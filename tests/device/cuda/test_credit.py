@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ptxgym.device.cuda.credit import duration_problem, idle_tensor_cores
+from ptxgym.device.cuda.credit import duration_problem, idle_tensor_cores, needs_counting
 from ptxgym.device.protocol import InstructionCount
 from ptxgym.plan.model import BufferRef, Copy, Launch, LaunchPlan, Memset
-from ptxgym.verdict import KernelProfile
+from ptxgym.verdict import KernelProfile, Timing
 
 FAMILIES = ("wgmma",)
 FULL = 8192 * 7168 * 5120
@@ -79,3 +79,15 @@ def test_profiled_and_timed_durations_must_agree(
     operations: tuple[Launch, ...], durations_us: tuple[float, ...], timed_us: float, agrees: bool
 ) -> None:
     assert (duration_problem(plan(*operations), durations_us, timed_us) is None) is agrees
+
+
+@pytest.mark.parametrize(("tflops", "needs"), [(400.0, True), (579.0, True), (None, True), (581.0, False)])
+def test_what_older_instructions_reach_is_asked_of_the_rate_not_of_a_slow_library(
+    tflops: float | None, needs: bool
+) -> None:
+    timing = Timing(
+        speedup=1.2, speedup_low=1.19, speedup_high=1.21, candidate_us=100.0, baseline_us=120.0, baseline="slow",
+        pairs=16, stopped="narrow", tflops=tflops,
+    )  # fmt: skip
+    assert needs_counting(timing) is needs
+    assert needs_counting(None)

@@ -198,10 +198,20 @@ def test_slow_kernel_is_only_counted(gpu: FakeGpu, time_us: float, observed: boo
     assert gpu.observed is observed
 
 
-def test_call_that_fails_under_the_profiler_is_counted_by_the_emulator(gpu: FakeGpu) -> None:
+def test_fast_call_that_fails_under_the_profiler_is_counted_by_the_emulator(gpu: FakeGpu) -> None:
     gpu.profiled = lambda profile: failure(Status.RUNTIME_FAULT, "fault.illegal_address", "Fell over.")
     outcome = run(gpu)
-    assert judged(outcome).evidence is not None and "Fell over." in outcome.notes[0]
+    assert judged(outcome).score > 0.9 and "Fell over." in outcome.notes[0]
+
+
+@pytest.mark.parametrize("tier", ["rl", "standard"])
+def test_slow_call_that_fails_under_the_profiler_gets_no_credit(gpu: FakeGpu, tier: Tier) -> None:
+    gpu.raced = lambda timed: replace(timed, timing=timed.timing.model_copy(update={"tflops": 540.0}))
+    gpu.profiled = lambda profile: failure(Status.RUNTIME_FAULT, "fault.illegal_address", "Fell over.")
+    found = judged(run(gpu, tier))
+    assert found.score == DENIED_SCORE and "under `ncu`" in found.message and "Fell over." in found.message
+    gpu.profiled = lambda profile: Unusable("this user may not profile")  # which no kernel can bring about
+    assert judged(run(gpu, tier)).evidence.target_ok  # type: ignore[union-attr]
 
 
 def test_publish_without_nsight_compute_is_refused(gpu: FakeGpu) -> None:
@@ -219,9 +229,9 @@ def test_rl_counts_on_the_emulator_and_does_not_profile(gpu: FakeGpu) -> None:
     assert gpu.profiles == 0 and outcome.timing is not None and found.score > 0.9
 
 
-@pytest.mark.parametrize(("speedup", "profiles"), [(0.65, 1), (0.75, 0)])
-def test_rl_profiles_what_older_instructions_could_have_done(gpu: FakeGpu, speedup: float, profiles: int) -> None:
-    gpu.raced = lambda timed: replace(timed, timing=timed.timing.model_copy(update={"speedup": speedup}))
+@pytest.mark.parametrize(("tflops", "profiles"), [(540.0, 1), (620.0, 0)])
+def test_rl_profiles_what_older_instructions_could_have_done(gpu: FakeGpu, tflops: float, profiles: int) -> None:
+    gpu.raced = lambda timed: replace(timed, timing=timed.timing.model_copy(update={"tflops": tflops}))
     gpu.profiled = lambda p: replace(p, counts=(replace(p.counts[0], family="mma.sync", form="HMMA.16816.F32.BF16"),))
     found = judged(run(gpu, "rl"))
     assert gpu.profiles == profiles
@@ -243,11 +253,18 @@ def test_rl_profiles_what_the_emulator_cannot_run(gpu: FakeGpu) -> None:
 
 
 def test_evidence_of_the_emulator_needs_the_same_launches(gpu: FakeGpu) -> None:
+    gpu.profiled = lambda profile: Unusable("this user may not profile")
     outcome = run(gpu, "rl", witness(block=128))
     found = judged(outcome)
     assert found.evidence is not None and not found.evidence.target_ok
     assert found.score == DENIED_SCORE and "other kernels or blocks" in found.message
     assert gpu.races == 0
+
+
+def test_rl_profiles_what_launches_otherwise_at_the_measured_size(gpu: FakeGpu) -> None:
+    found = judged(run(gpu, "rl", witness(block=128)))
+    assert found.evidence is not None and found.evidence.source == "ncu" and found.score > 0.9
+    assert (gpu.profiles, gpu.races) == (1, 1)
 
 
 def test_standard_times_also_what_runs_off_the_target(gpu: FakeGpu) -> None:

@@ -160,7 +160,7 @@ def test_faults_are_the_submissions_and_hangs_are_nobodys(installed: Installed, 
     fault = run(built, plan(BUFFERS, launch("fault", literal(700, 4))))
     assert isinstance(fault, Failure) and fault.status is Status.RUNTIME_FAULT
     hang = run(built, plan(BUFFERS, launch("hang")), timeout_s=0.5)
-    assert isinstance(hang, Unavailable) and "did not end within 0.5 s" in hang.reason
+    assert isinstance(hang, Unavailable) and "did not end within 0.5 s" in hang.reason and hang.by_kernel
 
 
 def test_no_report_is_unavailable(installed: Installed, built: Build) -> None:
