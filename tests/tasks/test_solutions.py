@@ -18,11 +18,13 @@ from ptxgym.plan import Argument, DeviceProfile, LaunchPlan, device_profile, rec
 from ptxgym.task import Axes, Draw, Solution, Task, expected, load_arch, load_task, oracle
 from ptxgym.verdict import Severity
 
-TASKS = ("gemm", "attn_fwd", "attn_fwd_causal")
+TASKS = ("gemm", "attn_fwd", "attn_fwd_causal", "attn_bwd", "attn_bwd_causal")
 SMALLEST = {
     "gemm": {"M": 128, "N": 256, "K": 64},
     "attn_fwd": {"B": 1, "H": 1, "S": 128, "D": 128},
     "attn_fwd_causal": {"B": 1, "H": 1, "S": 128, "D": 128},
+    "attn_bwd": {"B": 1, "H": 1, "S": 128, "D": 128},
+    "attn_bwd_causal": {"B": 1, "H": 1, "S": 128, "D": 128},
 }
 WALKS = {
     "gemm": {"M": 2176, "N": 512, "K": 192},
@@ -92,7 +94,8 @@ def check(
     others = sum(count.multiply_adds for count in execution.counts if count.family != "wgmma")
     assert min(1.0, on_target / required) == (solution.coverage or 0.0)
     if solution.coverage:
-        assert on_target <= 2 * required and others <= 0.03 * required
+        # Most: causal backward at S = 128, with seven products for five, on three of four blocks for half of the scores.
+        assert on_target <= 2.1 * required and others <= 0.03 * required
     return plan
 
 
@@ -102,7 +105,7 @@ def test_right_at_every_shape(device: EmulatorDevice, name: str, solution: Solut
 
 
 @pytest.mark.parametrize("schedule", ["fair", "lazy", "random"])
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", WALKS)
 def test_oracle_walks_many_tiles_with_few_ctas(device: EmulatorDevice, name: str, schedule: str) -> None:
     """On 132 SMs every tile of a small shape has its own CTA; on three the ring and the store buffers run on."""
     profile = replace(device_profile("h100"), sm_count=3)
@@ -110,3 +113,22 @@ def test_oracle_walks_many_tiles_with_few_ctas(device: EmulatorDevice, name: str
     options = RunOptions(schedule=schedule, seed=7)  # type: ignore[arg-type]
     plan = check(task, device, oracle(task, "h100"), WALKS[name], profile, options)
     assert plan.launches[0].grid == (3, 1, 1)
+
+
+@pytest.mark.parametrize("name", ["attn_bwd", "attn_bwd_causal"])
+def test_backward_gives_the_same_bits_under_every_schedule(device: EmulatorDevice, name: str) -> None:
+    """No atomics: each sum has one order. Six blocks of 64 wrap the ring of three stages."""
+    task = load_task(name)
+    axes: Axes = {"B": 1, "H": 1, "S": 384, "D": 128}
+    kernel = built(task, oracle(task, "h100"))
+    plan = planned(task, kernel, axes, device_profile("h100"))
+    given = buffers(task, Case("test/normal", axes, "normal", 11, False))
+    schedules = [RunOptions(), RunOptions(schedule="lazy")]
+    schedules += [RunOptions(schedule="random", seed=seed) for seed in range(20)]
+    found = set()
+    for options in schedules:
+        execution = device.run(kernel, plan, given, options)
+        assert isinstance(execution, Execution), execution
+        assert not execution.findings
+        found.add(tuple(execution.buffers[tensor.name].tobytes() for tensor in task.outputs))
+    assert len(found) == 1
