@@ -94,7 +94,7 @@ def check(
     others = sum(count.multiply_adds for count in execution.counts if count.family != "wgmma")
     assert min(1.0, on_target / required) == (solution.coverage or 0.0)
     if solution.coverage:
-        # Most: causal backward at S = 128, with seven products for five, on three of four blocks for half of the scores.
+        # Most: causal backward at S = 128, seven products for five, on three of four blocks for half of the scores.
         assert on_target <= 2.1 * required and others <= 0.03 * required
     return plan
 
