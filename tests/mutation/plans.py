@@ -56,7 +56,8 @@ def _dims(tensor_map: TensorMap, width: int, height: int) -> TensorMap:
 def _launch_mutants(launch: Launch) -> Iterator[tuple[str, str, Launch]]:
     for less in (1024, launch.dynamic_smem_bytes // 2):
         smaller = launch.dynamic_smem_bytes - less
-        yield "launch.smem", f"{less} bytes less", launch.model_copy(update={"dynamic_smem_bytes": smaller})
+        if 0 <= smaller < launch.dynamic_smem_bytes:
+            yield "launch.smem", f"{less} bytes less", launch.model_copy(update={"dynamic_smem_bytes": smaller})
     grid = launch.grid
     if grid[1] > 1:
         yield (

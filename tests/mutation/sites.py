@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ptxgym.device.emulator.places import call_chains
-from ptxgym.device.emulator.ptx import Function, parse_module
+from ptxgym.device.emulator.ptx import parse_module
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Site:
 
 
 class KernelText:
-    """The PTX of a module with one kernel, by lines, with its interesting statements."""
+    """The PTX of a module, by lines, with the interesting statements of its kernels."""
 
     INTERESTING = re.compile(
         r"^(?:@!?%\w+\s+)?((?:wgmma|mbarrier|fence|membar|cp\.async|bar|barrier|stmatrix|ldmatrix|st\.shared|st\.global)\b[\w.:]*)"
@@ -56,12 +56,10 @@ class KernelText:
 
     def __init__(self, ptx: str) -> None:
         self.lines = ptx.split("\n")
-        module = parse_module(ptx)
-        self.function: Function = module.entries[0]
-        chains = call_chains(self.function)
         wanted = [
             (instruction.opcode, chain)
-            for instruction, chain in zip(self.function.body.instructions, chains, strict=True)
+            for kernel in parse_module(ptx).entries
+            for instruction, chain in zip(kernel.body.instructions, call_chains(kernel), strict=True)
             if self.INTERESTING.match(instruction.opcode)
         ]
         found = [
