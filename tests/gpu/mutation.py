@@ -28,7 +28,7 @@ from ptxgym.build import Build, find_toolchain
 from ptxgym.verdict import Failure
 from tests.gpu.report import Report, Row, arguments, no_gpu, say, table
 from tests.mutation.campaign import Subject, Target, right, subjects
-from tests.mutation.targets import SOLUTIONS, load
+from tests.mutation.targets import GEMM, load
 
 CALLS = 3
 CALL_LIMIT_S, TOOL_LIMIT_S, ASSEMBLY_LIMIT_S = 2.0, 20.0, 60.0
@@ -165,7 +165,7 @@ def main() -> None:
 
         gpu = gpu_for("h100")
     if options.limit_s > 0:
-        targets = [load(name) for name in SOLUTIONS]
+        targets = [load(name) for name in GEMM]
         items = [(subject.key, (target, subject)) for target in targets for subject in subjects(target)]
         originals = [(f"{target.name}/original", (target, unchanged(target))) for target in targets]
         with tempfile.TemporaryDirectory() as folder:

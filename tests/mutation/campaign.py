@@ -36,7 +36,7 @@ class Target:
     plan: LaunchPlan
     buffers: Mapping[str, Bytes]
     expected: Mapping[str, np.ndarray]
-    """Outputs as float64, by buffer; compared as bf16."""
+    """Outputs as float64, by buffer; what is found there is bf16 or fp32, by its size."""
     stage_bytes: Mapping[str, int]
 
 
@@ -147,13 +147,18 @@ def _right(target: Target, result: Execution) -> bool:
 def right(target: Target, buffers: Mapping[str, Bytes]) -> bool:
     """Return whether outputs are what the kernel should compute."""
     for name, expected in target.expected.items():
-        bits = buffers[name].view("<u2").astype(np.uint32) << 16
-        found = bits.view(np.float32).astype(np.float64).reshape(expected.shape)
+        found = _values(buffers[name], expected.size).reshape(expected.shape)
         if not np.all(np.isfinite(found)):
             return False
         if np.linalg.norm(found - expected) > TOLERANCE * np.linalg.norm(expected):
             return False
     return True
+
+
+def _values(data: Bytes, count: int) -> np.ndarray:
+    if data.size == 4 * count:
+        return data.view("<f4").astype(np.float64)
+    return (data.view("<u2").astype(np.uint32) << 16).view(np.float32).astype(np.float64)
 
 
 def seeds(target: Target, count: int) -> Iterator[tuple[str, Finding | Failure | str]]:

@@ -19,8 +19,8 @@ class Equivalence(NamedTuple):
 _INIT_FENCE = r'asm volatile\("fence\.mbarrier_init\.release\.cluster;" ::: "memory"\);'
 _SETUP_FENCE = r'asm volatile\("fence\.proxy\.async\.shared::cta;" ::: "memory"\);'
 _STORE_FENCE = _SETUP_FENCE + r"  // TMA reads what ordinary stores wrote"
-_MULTIPLY = r"wgmma_m64n256k16\(.*\);"
-_EXPECT = r"barrier_expect\(.*\);"
+_MULTIPLY = r"wgmma_m64n(256k16\(|128k16\(scores,).*\);"
+_EXPECT = r"barrier_expect\(.*\);|next\(map_[kv],.*\);|load_tile\(shared\.q,.*\);"
 
 _TWO_FENCES = (
     "After mbarrier.init stand fence.mbarrier_init and fence.proxy.async; either makes the barriers visible to the "
@@ -43,18 +43,42 @@ _READER_FENCE = (
     "proxy fence may stand anywhere on the path from the write to the copy (PTX ISA 8.9.5)."
 )
 
+_TURNS = (
+    "Turns at the tensor core are for speed: no value depends on who multiplies first. At this size every CTA has an "
+    "even number of turns, so that the last bar.sync still finds its partner."
+)
+_REGISTER_FENCE = (
+    "What stands between is arithmetic on registers, which a note names; the compiler may move it past the fence "
+    "anyway, and ptxas puts the missing WARPGROUP.ARRIVE where it sees such a use (it warns: C7519)."
+)
+_LATER_SLOT = (
+    "Consumers release slots in the order of the ring, so that a slot is free where its next one is; at this size the "
+    "site never fills the last slot, which has no next one."
+)
+
+_WITH_WGMMA = ("wgmma", "oracle", "attn_fwd", "attn_fwd_causal")
+_WITH_STORES = ("oracle", "attn_fwd", "attn_fwd_causal")
+_ATTENTION = ("attn_fwd", "attn_fwd_causal")
+
 EQUIVALENCES = (
-    *(Equivalence(kernel, "drop.proxy_fence", _SETUP_FENCE, _TWO_FENCES) for kernel in ("wgmma", "oracle")),
-    *(Equivalence(kernel, "drop.mbarrier_init_fence", _INIT_FENCE, _TWO_FENCES) for kernel in ("wgmma", "oracle")),
-    *(Equivalence(kernel, "move.proxy_fence", _SETUP_FENCE, _TWO_FENCES) for kernel in ("wgmma", "oracle")),
-    Equivalence("oracle", "move.proxy_fence", _STORE_FENCE, _READER_FENCE),
-    *(Equivalence(kernel, "move.expect", _EXPECT, _LATE_EXPECT) for kernel in ("wgmma", "oracle")),
+    *(Equivalence(kernel, "drop.proxy_fence", _SETUP_FENCE, _TWO_FENCES) for kernel in _WITH_WGMMA),
+    *(Equivalence(kernel, "drop.mbarrier_init_fence", _INIT_FENCE, _TWO_FENCES) for kernel in _WITH_WGMMA),
+    *(Equivalence(kernel, "move.proxy_fence", _SETUP_FENCE, _TWO_FENCES) for kernel in _WITH_WGMMA),
+    *(Equivalence(kernel, "move.proxy_fence", _STORE_FENCE, _READER_FENCE) for kernel in _WITH_STORES),
+    *(Equivalence(kernel, "move.expect", _EXPECT, _LATE_EXPECT) for kernel in _WITH_WGMMA),
     *(
         Equivalence(kernel, f"descriptor.leading.{operand}", _MULTIPLY, _LEADING)
-        for kernel in ("wgmma", "oracle")
+        for kernel in _WITH_WGMMA
         for operand in "AB"
     ),
-    *(Equivalence(kernel, "launch.smem", "", _SPARE) for kernel in ("wgmma", "oracle")),
+    *(Equivalence(kernel, "launch.smem", "", _SPARE) for kernel in _WITH_WGMMA),
+    *(Equivalence(kernel, "drop.bar_sync", r"(if .*)?take_turn\(.*\);.*", _TURNS) for kernel in _ATTENTION),
+    *(
+        Equivalence(kernel, f"{change}.wgmma_fence", r"wgmma_fence\(\);", _REGISTER_FENCE)
+        for kernel in _ATTENTION
+        for change in ("drop", "move")
+    ),
+    *(Equivalence(kernel, "stage.wait", r"next\(map_[kv],.*\);", _LATER_SLOT) for kernel in _ATTENTION),
 )
 
 

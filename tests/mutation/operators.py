@@ -141,8 +141,8 @@ def plus(pattern: str, amount: int, bits: int = 32) -> Edit:
 
 
 def descriptor(which: int, operation: str, field: int) -> Edit:
-    """Change a descriptor operand (0: A, 1: B) of a wgmma."""
-    pattern = r"\},\s*(%\w+),\s*%\w+," if which == 0 else r"\},\s*%\w+,\s*(%\w+),"
+    """Change a descriptor operand (0: A, 1: B) of a wgmma; A may be in registers instead."""
+    pattern = r"\},\s*(%\w+),\s*%\w+," if which == 0 else r"\},\s*(?:%\w+|\{[^}]*\}),\s*(%\w+),"
     return operand(pattern, 64, f"{operation} {{new}}, {{old}}, {field}")
 
 
@@ -166,26 +166,26 @@ def _one_more(match: re.Match[str]) -> str:
 
 def _drops() -> Iterator[Operator]:
     yield Operator("drop.mbarrier_wait", WAIT, pass_wait, after=(WGMMA, LOAD, EXPECT), before=(LOAD, WGMMA))
-    yield Operator("drop.wgmma_wait", r"wgmma\.wait_group", drop, after=(ARRIVE, FILL, GLOBAL), before=(WGMMA,))
+    yield Operator("drop.wgmma_wait", r"wgmma\.wait_group", drop, after=(ARRIVE, FILL, GLOBAL), every=WGMMA)
     yield Operator("drop.bulk_wait", BULK_WAIT, drop, after=(FILL,), before=(STORE,))
     yield Operator("drop.bar_sync", BAR_SYNC, drop, after=(STORE, FILL, WAIT, EXPECT), before=(FILL, INIT, STORE))
     yield Operator("drop.wgmma_fence", r"wgmma\.fence", drop, after=(WGMMA,))
     yield Operator("drop.proxy_fence", PROXY_FENCE, drop, after=(STORE, LOAD), before=(FILL, INIT))
     yield Operator("drop.mbarrier_init_fence", r"fence\.mbarrier_init", drop, after=(LOAD,), before=(INIT,))
-    yield Operator("drop.wgmma_commit", r"wgmma\.commit_group", drop, after=(r"wgmma\.wait",), before=(WGMMA,))
+    yield Operator("drop.wgmma_commit", r"wgmma\.commit_group", drop, after=(r"wgmma\.wait",), every=WGMMA)
     yield Operator("drop.bulk_commit", BULK_COMMIT, drop, after=(FILL, BULK_WAIT), before=(STORE,))
-    yield Operator("drop.arrive", ARRIVE, drop, after=(WAIT,), before=(WAIT, INIT))
+    yield Operator("drop.arrive", ARRIVE, drop, before=(INIT,), every=WAIT)
     yield Operator("drop.expect", EXPECT, drop, after=(LOAD, WAIT), before=(WAIT,))
     yield Operator("drop.init", INIT, drop, every=USE)
 
 
 def _moves() -> Iterator[Operator]:
     past_bulk_wait = move_past(BULK_WAIT)
-    yield Operator("move.wgmma_wait", r"wgmma\.wait_group", move_past(ARRIVE), after=(ARRIVE,), before=(WGMMA,))
+    yield Operator("move.wgmma_wait", r"wgmma\.wait_group", move_past(ARRIVE), after=(ARRIVE,), every=WGMMA)
     yield Operator("move.mbarrier_wait", WAIT, move_past(f"{WGMMA}|{LOAD}"), after=(WGMMA, LOAD), before=(LOAD,))
     yield Operator("move.proxy_fence", PROXY_FENCE, move_past(BAR_SYNC), after=(STORE, LOAD), before=(FILL, INIT))
     yield Operator("move.wgmma_fence", r"wgmma\.fence", move_past(r"wgmma\.commit"), after=(WGMMA,))
-    yield Operator("move.wgmma_commit", r"wgmma\.commit_group", move_past(r"wgmma\.wait"), before=(WGMMA,))
+    yield Operator("move.wgmma_commit", r"wgmma\.commit_group", move_past(r"wgmma\.wait"), every=WGMMA)
     yield Operator("move.bulk_wait", BULK_WAIT, move_past(FILL), after=(FILL,), before=(STORE,))
     yield Operator("move.bulk_commit", BULK_COMMIT, past_bulk_wait, after=(FILL, BULK_WAIT), before=(STORE,))
     yield Operator("move.expect", EXPECT, move_past(LOAD), after=(LOAD, WAIT), before=(WAIT,))
@@ -197,12 +197,12 @@ def _numbers(stage_a: int) -> Iterator[Operator]:
     yield Operator("count.init_more", INIT, plus(SECOND, 1), every=USE, detail="count + 1")
     yield Operator("count.init_less", INIT, plus(SECOND, -1), every=USE, detail="count - 1")
     twice = rewrite(r"\];", lambda _: "], 2;")
-    yield Operator("count.arrive", ARRIVE, twice, after=(WAIT,), before=(WAIT, INIT), detail="count 2")
+    yield Operator("count.arrive", ARRIVE, twice, before=(INIT,), every=WAIT, detail="count 2")
     more = rewrite(r",\s*128;", lambda _: ", 160;")
     yield Operator("count.bar", BAR_SYNC, more, after=(STORE, FILL), before=(FILL,), detail="160 threads")
     later = rewrite(COUNT, _one_more)
     wgmma_wait = r"wgmma\.wait_group"
-    yield Operator("count.wgmma_wait", wgmma_wait, later, (ARRIVE, FILL, GLOBAL), (WGMMA,), detail="one group more")
+    yield Operator("count.wgmma_wait", wgmma_wait, later, (ARRIVE, FILL, GLOBAL), every=WGMMA, detail="one group more")
     yield Operator("count.bulk_wait", BULK_WAIT, later, (FILL,), (STORE,), detail="one group more")
     yield Operator("bytes.more", EXPECT, plus(SECOND, 16), (LOAD, WAIT), (WAIT,), detail="16 bytes more")
     yield Operator("bytes.less", EXPECT, plus(SECOND, -stage_a), (LOAD, WAIT), (WAIT,), detail="bytes of A missing")
@@ -228,7 +228,7 @@ def _stages(stage_a: int) -> Iterator[Operator]:
     next_barrier = plus(ADDRESS, 8)
     yield Operator("stage.load", LOAD, plus(ADDRESS, stage_a), (WGMMA,), (EXPECT,), detail="one stage of A further")
     yield Operator("stage.wait", WAIT, next_barrier, (WGMMA, LOAD, EXPECT), (LOAD,), detail="next barrier")
-    yield Operator("stage.arrive", ARRIVE, next_barrier, (LOAD, WAIT), (WGMMA, WAIT), detail="next barrier")
+    yield Operator("stage.arrive", ARRIVE, next_barrier, (LOAD,), (WGMMA,), every=WAIT, detail="next barrier")
     yield Operator("stage.expect", EXPECT, next_barrier, (LOAD, WAIT), (WAIT,), detail="next barrier")
     yield Operator("stage.signal", LOAD, plus(LAST_ADDRESS, 8), (WGMMA,), (EXPECT,), detail="signals the next barrier")
 

@@ -1,61 +1,65 @@
-"""The wgmma solutions of the GEMM task, built and recorded as the product does, with inputs and expected values."""
+"""Proven kernels, built and recorded as the product does, with inputs and expected values."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from ptxgym.build import Build, build
-from ptxgym.content import locate
+from ptxgym.judge.conditions import Case, buffers
+from ptxgym.judge.numbers import decode
 from ptxgym.plan import Argument, LaunchPlan, device_profile, record
-from ptxgym.plan.model import Launch
-from ptxgym.task import load_arch, load_task
-from ptxgym.verdict import Failure
+from ptxgym.task import Axes, load_arch, load_task
 from tests.mutation.campaign import Target
 
-SHAPE = {"M": 256, "N": 512, "K": 576}
+
+class Known(NamedTuple):
+    """A kernel that is mutated, and the size at which it runs."""
+
+    task: str
+    file: str
+    axes: Axes
+    stage_bytes: dict[str, int]
+    """Bytes of one stage of operand `A` and `B`."""
+
+
+_GEMM_SHAPE = {"M": 256, "N": 512, "K": 576}
 """Nine slices of 64 wrap a ring of four stages more than twice; every CTA has two tiles' worth of neighbours."""
-SOLUTIONS = ("wgmma", "oracle")
+_HEADS = {"B": 1, "H": 2, "S": 384, "D": 128}
+"""Every CTA walks three query tiles, or two pairs: their tiles of K and V wrap a ring of four stages several times."""
 STAGE_BYTES = {"A": 128 * 64 * 2, "B": 256 * 64 * 2}
+_TILE = {"A": 128 * 128 * 2, "B": 128 * 128 * 2}
+
+_KNOWN = {
+    "naive": Known("gemm", "naive", _GEMM_SHAPE, STAGE_BYTES),
+    "mma_sync": Known("gemm", "mma_sync", _GEMM_SHAPE, STAGE_BYTES),
+    "wgmma": Known("gemm", "wgmma", _GEMM_SHAPE, STAGE_BYTES),
+    "oracle": Known("gemm", "oracle", _GEMM_SHAPE, STAGE_BYTES),
+    "attn_fwd": Known("attn_fwd", "oracle", _HEADS, _TILE),
+    "attn_fwd_causal": Known("attn_fwd_causal", "oracle", _HEADS, _TILE),
+}
+GEMM = ("wgmma", "oracle")
+SOLUTIONS = (*GEMM, "attn_fwd", "attn_fwd_causal")
+"""Whose mutants make the campaign."""
+PROCESSORS = 2
+"""A small GPU, so that each CTA of a persistent kernel walks several tiles, and what goes on across tiles is seen."""
 
 
 def load(name: str) -> Target:
-    """Build and record solution `name` of PTX-Gemm-H100."""
-    task = load_task("gemm")
-    text = (locate("tasks", "gemm").parent / "solutions" / "h100" / f"{name}.cu").read_text()
-    arch = load_arch("h100")
-    built = build(text, declaration=task.signature.declaration(), arch=arch.code)
+    """Build and record the kernel `name`, and draw its inputs."""
+    known = _KNOWN[name]
+    task = load_task(known.task)
+    text = (task.folder / "solutions" / "h100" / f"{known.file}.cu").read_text()
+    built = build(text, declaration=task.signature.declaration(), arch=load_arch("h100").code)
     assert isinstance(built, Build), built
-    sizes = {"A": ("M", "K"), "B": ("N", "K"), "C": ("M", "N")}
-    arguments = [
-        Argument(tensor, "output" if tensor == "C" else "input", 2 * SHAPE[rows] * SHAPE[columns])
-        for tensor, (rows, columns) in sizes.items()
-    ]
-    plan = record(built, arguments, SHAPE, device_profile("h100"))
-    assert not isinstance(plan, Failure), plan
-    return target(name, built, persistent(plan) if name == "oracle" else plan)
-
-
-def persistent(plan: LaunchPlan) -> LaunchPlan:
-    """Launch half as many CTAs, as on a small GPU: each walks two tiles, so that what goes on across tiles is seen."""
-    launches = [op.model_copy(update={"grid": (2, 1, 1)}) if isinstance(op, Launch) else op for op in plan.operations]
-    return plan.model_copy(update={"operations": tuple(launches)})
-
-
-def target(name: str, built: Build, plan: LaunchPlan) -> Target:
-    """Draw inputs for a recorded plan."""
-    random = np.random.default_rng(3)
-    m, n, k = SHAPE["M"], SHAPE["N"], SHAPE["K"]
-    a, b = _bf16(random.standard_normal((m, k))), _bf16(random.standard_normal((n, k)))
-    expected = _values(a) @ _values(b).T
-    buffers = {"A": a.reshape(-1).view(np.uint8), "B": b.reshape(-1).view(np.uint8)}
-    buffers["C"] = np.full(2 * m * n, 0xFF, np.uint8)
-    return Target(name, built, plan, buffers, {"C": expected}, STAGE_BYTES)
-
-
-def _bf16(values: np.ndarray) -> np.ndarray:
-    """Round toward zero: any bf16 will do as an input."""
-    return (np.ascontiguousarray(values, np.float32).view(np.uint32) >> 16).astype("<u2")
-
-
-def _values(bits: np.ndarray) -> np.ndarray:
-    return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    sizes = task.sizes_bytes(known.axes)
+    arguments = [Argument(tensor.name, "input", sizes[tensor.name]) for tensor in task.inputs]
+    arguments += [Argument(tensor.name, "output", sizes[tensor.name]) for tensor in task.outputs]
+    plan = record(built, arguments, known.axes, replace(device_profile("h100"), sm_count=PROCESSORS))
+    assert isinstance(plan, LaunchPlan), plan
+    data = buffers(task, Case("mutation/normal", known.axes, "normal", 3, False))
+    inputs = {tensor.name: decode(data[tensor.name], tensor, known.axes) for tensor in task.inputs}
+    expected = task.reference().reference(np, inputs, known.axes)
+    return Target(name, built, plan, data, expected, known.stage_bytes)
