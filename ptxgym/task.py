@@ -180,6 +180,13 @@ class ReferenceModule(Protocol):
         """Return, per element, what float32 accumulation in any order may lose, truncating accumulators included."""
         ...
 
+    def rounding(self, xp: Any, inputs: dict[str, Any], axes: Axes) -> dict[str, Any]:
+        """Return, per element, by how much intermediate roundings move it that each algorithm places in its own way.
+
+        Optional. They are independent, so they average out over an output, but may decide in a single tile.
+        """
+        ...
+
     def predictors(
         self, xp: Any, inputs: dict[str, Any], axes: Axes, outputs: dict[str, Any]
     ) -> dict[str, dict[str, Any]]:

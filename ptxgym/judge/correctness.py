@@ -6,7 +6,11 @@ zero carry the error of their terms, and a bound relative to the element would r
 (HazyResearch/HipKittens#64).
 
 The budget is `FACTOR` × the error of FP32 accumulation with one rounding to nearest, plus the task's own bound on what
-FP32 accumulation may lose, in any order, by truncating accumulators too. A correct GEMM lies at 0.66 of its budget on
+FP32 accumulation may lose, in any order, by truncating accumulators too. A task whose algorithms also round between
+their steps says by how much that moves each element (`rounding`): such errors are independent, so tiles alone allow for
+them.
+
+A correct GEMM lies at 0.66 of its budget on
 every draw (60 secrets: 0.661 to 0.667); rounding toward zero at 1.3, a gain error of 0.3 % at 1.2 to 1.7, of 1 % at 4,
 sums kept in BF16 between steps of 16 at 2.5. Two BF16 partial sums (error × √2) stay just inside on real numbers. On
 small integers every sum is exact in FP32, so each result that BF16 can hold must be exact: there they fail.
@@ -286,13 +290,15 @@ def compute(task: Task, case: Case, drawn: Mapping[str, Bytes], xp: Any = np) ->
     }
     ideal = module.ideal(xp, values, case.axes, numbers.round_bf16)
     accumulation = module.accumulation(xp, values, case.axes)
+    rounding = module.rounding(xp, values, case.axes) if hasattr(module, "rounding") else {}
     predictors = module.predictors(xp, values, case.axes, reference)
     outputs = {}
     for tensor in task.outputs:
         name = tensor.name
         guesses = {label: guess[name] for label, guess in predictors.items()}
-        outputs[name] = _budget(tensor, case, reference[name], ideal.pop(name), accumulation.pop(name), guesses)
-    del values, predictors, guesses
+        errors = ideal.pop(name), accumulation.pop(name), rounding.pop(name, None)
+        outputs[name] = _budget(tensor, case, reference[name], *errors, guesses)
+    del values, predictors, guesses, errors
     free(xp)
     return Expected(case, task.inputs, inputs, outputs)
 
@@ -308,7 +314,13 @@ def free(xp: Any) -> None:
 
 
 def _budget(
-    tensor: Tensor, case: Case, reference: Array, ideal: Array, accumulation: Array, guesses: Mapping[str, Array]
+    tensor: Tensor,
+    case: Case,
+    reference: Array,
+    ideal: Array,
+    accumulation: Array,
+    rounding: Array | None,
+    guesses: Mapping[str, Array],
 ) -> ExpectedOutput:
     scale = norm(reference)
     loss = tile_sums(numbers.namespace(reference).square(ideal - reference))
@@ -316,6 +328,8 @@ def _budget(
     errors = {label: norm(guess - reference) / scale for label, guess in guesses.items()}
     best = min(errors, key=errors.__getitem__)
     tile_budgets = TILE_FACTOR * loss**0.5 + tile_norms(accumulation)
+    if rounding is not None:
+        tile_budgets += tile_norms(rounding)
     return ExpectedOutput(
         tensor=tensor,
         axes=case.axes,

@@ -1,7 +1,7 @@
 """Reference of attention backward: dQ, dK, dV as functions of Q, K, V, O, dO and LSE.
 
 P = exp(scaled score − LSE), delta = Σ_d dO∘O, dS = P∘(dO·Vᵀ − delta); dV = Pᵀ·dO, dQ = dS·K/√D, dK = dSᵀ·Q/√D. O
-and LSE are inputs, already rounded to their types: what follows from those roundings is part of the result, not an error.
+and LSE are inputs, already rounded to their types: what follows from those roundings belongs to the result.
 The ideal BF16 algorithm rounds P and dS to BF16, since tensor cores take no other operand, sums in FP32, and rounds
 each gradient once.
 """
@@ -9,9 +9,9 @@ each gradient once.
 from .blocks import blocks, hide, scale, score_error, seen, summing_error
 from .forward import Forward
 
-ROUNDING_ERROR = 2.0**-10
-"""How much the roundings of P and dS may differ between algorithms, relative, beyond what the ideal one loses: whether
-dS is multiplied by 1/√D before it is rounded or after. A quarter of BF16's unit roundoff 2⁻⁸."""
+ROUNDING = 2.0**-9
+"""A rounding of P or dS to BF16, relative: half the most that it can be. Algorithms place these roundings differently
+(dS is multiplied by 1/√D before or after), so where few terms decide, one may lose what another does not."""
 LSE_ERROR = 2.0**-24
 """Scores and LSE may be turned to powers of two each with a rounding of its own."""
 
@@ -47,7 +47,7 @@ class Backward:
         return {name: to_bf16(values) for name, values in found.items()}
 
     def accumulation(self, xp, inputs, axes):
-        """Return what FP32 accumulation and roundings in another way may lose of each gradient."""
+        """Return what FP32 accumulation may lose of each gradient."""
         lost = self._zeros(xp, axes, xp.float32)
         factor = xp.float32(scale(axes))
         for head, rows, keys in blocks(axes, self.causal):
@@ -58,11 +58,19 @@ class Backward:
             of_product = summing_error(axes["D"]) * (do @ v.T + (do * o).sum(axis=1, keepdims=True))
             of_ds = p * of_product + ds * of_score + summing_error(axes["S"]) * ds
             of_p = p * of_score + summing_error(axes["S"]) * p
-            dq = of_ds @ k + ROUNDING_ERROR * xp.sqrt(xp.square(ds) @ xp.square(k))
-            dk = of_ds.T @ q + ROUNDING_ERROR * xp.sqrt(xp.square(ds).T @ xp.square(q))
-            dv = of_p.T @ do + ROUNDING_ERROR * xp.sqrt(xp.square(p).T @ xp.square(do))
-            self._add(lost, head, rows, keys, factor * dq, factor * dk, dv)
+            self._add(lost, head, rows, keys, factor * (of_ds @ k), factor * (of_ds.T @ q), of_p.T @ do)
         return lost
+
+    def rounding(self, xp, inputs, axes):
+        """Return what roundings of P and dS move elements by, in an algorithm that places them in its own way."""
+        squares = self._zeros(xp, axes, xp.float64)
+        factor = scale(axes) ** 2
+        for head, rows, keys in blocks(axes, self.causal):
+            q, k, v, o, do, lse = self._block(inputs, head, rows, keys, xp.float64)
+            p, _, ds = self._gradient(xp, q, k, v, o, do, lse, rows, axes)
+            q, k, do, p, ds = (xp.square(array) for array in (q, k, do, p, ds))
+            self._add(squares, head, rows, keys, factor * (ds @ k), factor * (ds.T @ q), p.T @ do)
+        return {name: ROUNDING * xp.sqrt(sums) for name, sums in squares.items()}
 
     def predictors(self, xp, inputs, axes, outputs):
         """Return what programs write that compute no softmax: zeros, means, inputs, and expansions for flat scores."""

@@ -1,14 +1,15 @@
 """Reference of attention forward: O = softmax(Q·Kᵀ/√D)·V and LSE, the natural log of Σ exp(scaled scores).
 
-Inputs are float32 arrays that hold BF16 values. The ideal BF16 algorithm rounds P = exp(score − maximum) to BF16, since
-tensor cores take no other operand, sums in FP32, and rounds O once.
+Inputs are float32 arrays that hold BF16 values. The ideal BF16 algorithm rounds P = exp(score − LSE) to BF16, since
+tensor cores take no other operand, sums in FP32, and rounds O once. Dividing by the sum of P only afterwards loses less
+where one key decides, whose P is then 1; both are right.
 """
 
 from .blocks import blocks, hide, scale, score_error, seen, summing_error
 
-P_ERROR = 2.0**-10
-"""How much the roundings of P may differ between algorithms, relative, beyond what the ideal one loses: which maximum P
-refers to, and whether P is normalised before it is rounded. A quarter of BF16's unit roundoff 2⁻⁸."""
+P_ROUNDING = 2.0**-9
+"""A rounding of P to BF16, relative: half the most that it can be. Algorithms place these roundings differently (which
+maximum P refers to, whether it is normalised), so where few keys decide, one may lose what another does not."""
 P_SUM_ERROR = 2.0**-9
 """LSE may sum P as rounded to BF16: independent relative errors of 0.42 · 2⁻⁸ (root mean square) each."""
 LSE_ERROR = 2.0**-13
@@ -45,24 +46,32 @@ class Forward:
             maximum = scores.max(axis=1, keepdims=True)
             p = xp.exp(scores - maximum)
             total = p.sum(axis=1, keepdims=True)
-            found["O"][head][rows] = to_bf16(to_bf16(p) @ value[head][:keys] / total)
+            found["O"][head][rows] = to_bf16(to_bf16(p / total) @ value[head][:keys])
             found["LSE"][head][rows] = (maximum + xp.log(total))[:, 0]
         return found
 
     def accumulation(self, xp, inputs, axes):
-        """Return what FP32 accumulation and roundings of P in another way may lose of O and LSE."""
+        """Return what FP32 accumulation may lose of O and LSE, and for LSE what a sum of rounded P may."""
         query, key, value = (inputs[name] for name in "QKV")
         lost = self._empty(xp, axes, xp.float32)
         for head, rows, keys in blocks(axes, self.causal):
             k, v = key[head][:keys], xp.abs(value[head][:keys])
             p, scores = self._softmax(xp, query[head][rows], k, rows, axes)
             by_score = p * score_error(xp, query[head][rows], k, scores, axes)
-            squares = xp.square(p)
-            rounding = xp.sqrt(squares @ xp.square(v))
-            lost["O"][head][rows] = by_score @ v + summing_error(keys) * (p @ v) + P_ERROR * rounding
-            rounding = xp.sqrt(squares.sum(axis=1))
-            lost["LSE"][head][rows] = LSE_ERROR + by_score.sum(axis=1) + P_SUM_ERROR * rounding
+            lost["O"][head][rows] = by_score @ v + summing_error(keys) * (p @ v)
+            rounded = P_SUM_ERROR * xp.sqrt(xp.square(p).sum(axis=1))
+            lost["LSE"][head][rows] = LSE_ERROR + by_score.sum(axis=1) + rounded
         return lost
+
+    def rounding(self, xp, inputs, axes):
+        """Return what roundings of P move elements of O by, in an algorithm that places them in its own way."""
+        moved = self._empty(xp, axes, xp.float32)
+        moved["LSE"][:] = 0.0
+        for head, rows, keys in blocks(axes, self.causal):
+            p, _ = self._softmax(xp, inputs["Q"][head][rows], inputs["K"][head][:keys], rows, axes)
+            squares = xp.square(p) @ xp.square(inputs["V"][head][:keys])
+            moved["O"][head][rows] = P_ROUNDING * xp.sqrt(squares)
+        return moved
 
     def predictors(self, xp, inputs, axes, outputs):
         """Return what programs write that compute no scores: zeros, means, an input, and expansions for flat scores."""

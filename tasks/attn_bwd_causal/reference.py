@@ -7,5 +7,6 @@ derived = attention.derived
 reference = attention.reference
 ideal = attention.ideal
 accumulation = attention.accumulation
+rounding = attention.rounding
 predictors = attention.predictors
 terms = attention.terms

@@ -6,5 +6,6 @@ attention = Forward(causal=True)
 reference = attention.reference
 ideal = attention.ideal
 accumulation = attention.accumulation
+rounding = attention.rounding
 predictors = attention.predictors
 terms = attention.terms
