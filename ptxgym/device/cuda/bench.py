@@ -107,6 +107,7 @@ class Bench:
             sanitize=self._sanitize,
             clock=clock,
             shared=self._shared,
+            alone=self._lock.exclusive,
             check_health=health.check,
             memory_bytes=self._gpu.memory_bytes,
             libraries=functools.cache(_libraries),

@@ -148,7 +148,7 @@ def duration_problem(plan: LaunchPlan, durations_us: Sequence[float], timed_us: 
         if isinstance(one, Memset | Copy)
     )
     beside_us = GAP_US * len(plan.operations) + moved_bytes / LEAST_BYTES_PER_US
-    least_us, most_us = max(streams.values()), sum(durations_us)
+    least_us, most_us = max(streams.values(), default=0.0), sum(durations_us)
     if least_us <= DURATION_AGREES * timed_us + GAP_US and timed_us <= DURATION_AGREES * most_us + beside_us:
         return None
     return (

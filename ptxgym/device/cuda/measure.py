@@ -7,17 +7,14 @@ a GPU as well. The device lock is held around single steps, never around a wait 
 from __future__ import annotations
 
 import contextlib
-import statistics
 import threading
-import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from typing import NoReturn
 
-from ptxgym.device.cuda import credit
+from ptxgym.device.cuda import credit, forgery
 from ptxgym.device.cuda.model import Outcome, Request, Witness, signature
 from ptxgym.device.cuda.tools import (
     Called,
@@ -30,6 +27,7 @@ from ptxgym.device.cuda.tools import (
     Tools,
     Unusable,
 )
+from ptxgym.device.cuda.watch import Watch
 from ptxgym.device.protocol import Execution
 from ptxgym.errors import InfrastructureError
 from ptxgym.judge import evidence as counting
@@ -40,21 +38,16 @@ from ptxgym.task import load_arch
 from ptxgym.verdict import Evidence, Failure, Finding, KernelProfile, Stage, Status, Timing
 
 HANG_FACTOR = 50.0
-"""A call that takes so many times the baseline's time hangs,"""
+"""A call that takes so many times the baseline's time hangs, if it does so again with the GPU to itself,"""
 HANG_LEAST_S = 2.0
 """but never before this."""
 HANG_UNKNOWN_S = 10.0
 """Where no baseline was timed yet."""
-EVENT_SLACK_US = 300.0
-"""By how much the executor's clock may exceed the events' time: flushing L2, launching, waking up,"""
-LAUNCH_SLACK_US = 20.0
-"""and this for every operation of the plan;"""
-EVENT_SLACK = 1.05
-"""clocks differ by less."""
 CROWDED = 0.5
 """A plan that asks for less than this share of the GPU's memory runs out of it only because others hold it."""
-KEPT_BYTES = 8 << 30
-"""Outputs of timed calls that wait for being checked until the lock is released."""
+KEPT_SHARE = 0.03
+"""Of the GPU's memory, for outputs of timed calls that wait for being checked until the lock is released; up to
+`queue.MAX_BATCH` candidates are timed at once, and each keeps its own."""
 
 PRINTS = "speed: the kernels print, which takes time of its own; without `printf` they are timed"
 OBSERVED_US = 50_000.0
@@ -66,23 +59,6 @@ SANITIZERS: Mapping[Status, tuple[SanitizerTool, ...]] = {
     Status.WRONG_OUTPUT: ("memcheck", "racecheck", "synccheck", "initcheck"),
 }
 """Which tools may name the cause."""
-
-
-@dataclass
-class _Watch:
-    """Seconds by stage; stages run in several threads."""
-
-    durations_s: dict[str, float] = field(default_factory=dict)
-    _mutex: threading.Lock = field(default_factory=threading.Lock)
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            with self._mutex:
-                self.durations_s[name] = self.durations_s.get(name, 0.0) + time.perf_counter() - start
 
 
 class _EndedError(Exception):
@@ -133,7 +109,9 @@ class _Flow:
         self._task = request.task
         self._first = request.conditions.cases[0]
         self._kept = ExitStack()
-        self.watch = _Watch()
+        self._process = ExitStack()
+        self._running: Running
+        self.watch = Watch()
         self.notes: list[str] = []
         self.printed = ""
         self.timing: Timing | None = None
@@ -143,16 +121,11 @@ class _Flow:
     def run(self) -> Judgement:
         request, tools = self._request, self._tools
         threading.Thread(target=self._prepare, daemon=True).start()
-        with ExitStack() as stack, self._kept:
-            with self.watch.stage("start"):
-                running = stack.enter_context(tools.executor())
-            with self._on_gpu("load"):
-                refused = running.load(request.build, request.plans)
-            if refused is not None:
-                self._fail(self._first, refused)
+        with ExitStack() as stack, self._process, self._kept:
+            self._start()
             calls, executions = [], []
             for case in request.conditions.cases:
-                called, execution = self._execute(running, case, stack)
+                called, execution = self._execute(case, stack)
                 calls.append(called)
                 executions.append(execution)
             self.printed = next((called.printed for called in calls if called.printed), "")
@@ -161,33 +134,37 @@ class _Flow:
             if judgement.status is not Status.OK:
                 found = self._causes(judgement.status)
                 raise _EndedError(judgement.model_copy(update={"findings": (*judgement.findings, *found)}))
-            return self._credit_and_time(running, calls[0], executions, judgement)
+            return self._credit_and_time(calls[0], executions, judgement)
 
-    def _credit_and_time(
-        self, running: Running, called: Called, executions: list[Execution], judgement: Judgement
-    ) -> Judgement:
+    def _credit_and_time(self, called: Called, executions: list[Execution], judgement: Judgement) -> Judgement:
         """Count instructions and time; in tier `rl` the emulator's count decides whether to time.
 
         A kernel may take another way at the emulator's small sizes. So what is credited with target instructions, but
         no faster than others allow, is counted by Nsight Compute in tier `rl` too; and so is what launches other
         kernels or blocks at the measured size, of which the emulator's count says nothing.
         """
+        profiled: Profiled | Unusable | None = None
         if self._request.tier == "rl":
             evidence = self._emulated("tier rl profiles only what is slow") if self._same_launches() else None
             if evidence is None:
-                evidence = self._counted(self._profiled(called), called)
+                profiled = self._profiled(called)
+                evidence = self._counted(profiled, called)
             if evidence is not None and evidence.target_ok:
-                self._time(running, executions)
+                self._time(executions)
                 if evidence.source == "emulator" and credit.needs_counting(self.timing):
-                    evidence = self._counted(self._profiled(called), called)
+                    profiled = self._profiled(called)
+                    evidence = self._counted(profiled, called)
             else:
                 self.notes.append("speed: tier rl times only what target instructions compute")
-            return credit.concluded(judgement, evidence, self.timing)
-        with ThreadPoolExecutor(1, "profile") as beside:
-            profiling = beside.submit(self._profiled, called)
-            self._time(running, executions)
-            profiled = profiling.result()
-        return credit.concluded(judgement, self._counted(profiled, called), self.timing)
+        else:
+            with ThreadPoolExecutor(1, "profile") as beside:
+                profiling = beside.submit(self._profiled, called)
+                self._time(executions)
+                profiled = profiling.result()
+            evidence = self._counted(profiled, called)
+        if evidence is not None and (problem := self._lasts_differently(profiled)) is not None:
+            evidence = credit.denied(evidence, problem)
+        return credit.concluded(judgement, evidence, self.timing)
 
     def _prepare(self) -> None:
         """Have the baselines ready by the time that they are needed; the race itself says what is wrong with them."""
@@ -196,49 +173,52 @@ class _Flow:
 
     # Running
 
-    def _execute(self, running: Running, case: Case, stack: ExitStack) -> tuple[Called, Execution]:
+    def _start(self) -> None:
+        """Have a fresh process load the submission."""
+        with self.watch.stage("start"):
+            self._running = self._process.enter_context(self._tools.executor())
+        with self._on_gpu("load"):
+            refused = self._running.load(self._request.build, self._request.plans)
+        if refused is not None:
+            self._fail(self._first, refused)
+
+    def _execute(self, case: Case, stack: ExitStack) -> tuple[Called, Execution]:
         """Call the plan on `case`; its outputs, and its inputs afterwards, stay until the evaluation ends."""
         with self._on_gpu("inputs"):
             inputs = self._tools.memory.inputs(self._task, case)
             results = stack.enter_context(self._tools.memory.slot(self._task.sizes_bytes(case.axes)))
         with self._on_gpu("execute"):
-            called = self._call(running, case, inputs, results, flush=False)
+            called = self._call(case, inputs, results, flush=False)
+        if isinstance(called, Failure) and called.status is Status.HANG and not self._hangs_by_proof():
+            self._process.close()
+            self._start()
+            with self._tools.alone(), self.watch.stage("execute"):  # beside others it may only have been slow
+                called = self._call(case, inputs, results, flush=False)
         if isinstance(called, Failure):
             self._fail(case, called)
         self._refuse_forged(case, [called], timed=False)
         return called, Execution(buffers=dict(results))
 
-    def _call(
-        self, running: Running, case: Case, inputs: Handles, results: Handles, *, flush: bool
-    ) -> Called | Failure:
+    def _hangs_by_proof(self) -> bool:
+        """Whether the emulator, which counts instructions and not seconds, has found a deadlock already."""
+        return self._witness.done() and self._said_by_witness().status is Status.HANG
+
+    def _call(self, case: Case, inputs: Handles, results: Handles, *, flush: bool) -> Called | Failure:
         limit_s = self._hang_limit_s(case)
         plan = self._request.plan_index(case.axes)
         poison = {tensor.name: POISON[tensor.dtype] for tensor in self._task.outputs}
-        return running.call(plan, inputs, results, timeout_s=limit_s, flush=flush, poison=poison)
+        return self._running.call(plan, inputs, results, timeout_s=limit_s, flush=flush, poison=poison)
 
     def _hang_limit_s(self, case: Case) -> float:
         baseline_us = self._tools.clock.baseline_us(self._task, case)
         return HANG_UNKNOWN_S if baseline_us is None else max(HANG_LEAST_S, HANG_FACTOR * baseline_us / 1e6)
 
     def _refuse_forged(self, case: Case, calls: list[Called], *, timed: bool) -> None:
-        """End where the events' times cannot be true: device code may have written over them.
-
-        The time between the events must fit into the executor's time on the host, and nearly fill it; the latter is
-        asked of timed calls alone, of which the median counts, since any single one may be woken up late.
-        """
-        over_us = statistics.median(called.time_us - called.device_wall_us * EVENT_SLACK for called in calls)
-        slack_us = EVENT_SLACK_US + LAUNCH_SLACK_US * len(self._request.plan(case.axes).operations)
-        missing_us = statistics.median(called.device_wall_us - called.time_us * EVENT_SLACK for called in calls)
-        if over_us <= LAUNCH_SLACK_US and (missing_us <= slack_us or not timed):
-            return
-        events, wall = (statistics.median(getattr(c, name) for c in calls) for name in ("time_us", "device_wall_us"))
-        self._end(
-            Status.INTEGRITY,
-            "timing.forged_events",
-            f"the GPU's events say {events:.0f} µs, but by the clock of the host the call took {wall:.0f} µs, so the "
-            "events cannot be believed; kernels must not touch memory that is not theirs",
-            case,
-        )
+        """End where the events' times cannot be true: device code may have written over them."""
+        operations = len(self._request.plan(case.axes).operations)
+        problem = forgery.contradiction(calls, operations, timed=timed)
+        if problem is not None:
+            self._end(Status.INTEGRITY, "timing.forged_events", problem, case)
 
     # Counting
 
@@ -250,7 +230,7 @@ class _Flow:
             profiled = self._tools.profile(self._request, self._first, results, observe)
         if isinstance(profiled, Failure):
             profiled = Unusable(f"under Nsight Compute the call failed: {profiled.message}", by_kernel=True)
-        if isinstance(profiled, Unusable) and self._request.tier == "publish":
+        if isinstance(profiled, Unusable) and self._request.tier == "publish" and not profiled.by_kernel:
             raise InfrastructureError(
                 f"tier publish needs Nsight Compute: {profiled.reason}; use tier standard, whose evidence then comes "
                 "from the emulator, or see `ptxgym doctor`"
@@ -261,7 +241,8 @@ class _Flow:
         """Return the evidence that counts: the profiler's, cross-checked by the emulator, or the emulator's."""
         if isinstance(profiled, Unusable):
             evidence = self._emulated(profiled.reason)
-            if evidence is not None and profiled.by_kernel and credit.needs_counting(self.timing):
+            must_be_seen = self._request.tier == "publish" or credit.needs_counting(self.timing)
+            if evidence is not None and profiled.by_kernel and must_be_seen:
                 return credit.denied(evidence, f"{credit.UNSEEN}; {profiled.reason}")
             return evidence
         self.profile = profiled.kernels
@@ -275,7 +256,7 @@ class _Flow:
         return credit.denied(evidence, problem) if problem is not None else evidence
 
     def _behaves_differently(self, profiled: Profiled, called: Called) -> str | None:
-        """Say how the profiled run differs from the judged and the timed ones."""
+        """Say how the profiled run differs from the judged one."""
         if profiled.launches != called.launches:
             return "it behaves differently under the profiler: other kernels were launched there"
         with self._on_gpu("judge"):
@@ -283,10 +264,11 @@ class _Flow:
         if not right:
             return "it behaves differently under the profiler: its output is wrong there"
         families = load_arch(self._request.arch).matrix_families
-        idle = credit.idle_tensor_cores(profiled.counts, profiled.kernels, families)
-        if idle is not None:
-            return idle
-        if self.timing is None:
+        return credit.idle_tensor_cores(profiled.counts, profiled.kernels, families)
+
+    def _lasts_differently(self, profiled: Profiled | Unusable | None) -> str | None:
+        """Say how the time of the profiled run differs from that of the timed ones, where there are both."""
+        if profiled is None or isinstance(profiled, Unusable) or self.timing is None:
             return None
         plan = self._request.plan(self._first.axes)
         return credit.duration_problem(plan, profiled.durations_us, self.timing.candidate_us)
@@ -306,7 +288,7 @@ class _Flow:
 
     # Timing
 
-    def _time(self, running: Running, executions: list[Execution]) -> None:
+    def _time(self, executions: list[Execution]) -> None:
         """Time the candidate; every timed call's output is checked, after the lock is released where memory allows."""
         if self.printed:
             self.notes.append(PRINTS)
@@ -331,11 +313,13 @@ class _Flow:
             case, slot = draws[draw], ExitStack()
             results = slot.enter_context(tools.memory.slot(sizes))
             waiting.append((case, results, slot))
-            called = self._call(running, case, inputs[draw], results, flush=True)
+            called = self._call(case, inputs[draw], results, flush=True)
             if isinstance(called, Failure):
                 raise CallFailedError(case, called)
+            if not called.time_us > 0:  # no ratio can be made of it
+                self._refuse_forged(case, [called], timed=True)
             calls.append(called)
-            if len(waiting) * sum(sizes.values()) > KEPT_BYTES:
+            if len(waiting) * sum(sizes.values()) > KEPT_SHARE * tools.memory_bytes:
                 check_oldest()
             return called.time_us
 

@@ -172,6 +172,8 @@ class Tools:
     clock: Clock
     shared: Callable[[], AbstractContextManager[None]]
     """The device lock, shared: while one is timed, nobody holds it."""
+    alone: Callable[[], AbstractContextManager[object]]
+    """The device lock, exclusive; not to be asked for by who shares it."""
     check_health: Callable[[], None]
     """Raises InfrastructureError where the GPU is not well after a fault."""
     memory_bytes: int

@@ -85,6 +85,7 @@ class FakeGpu:
     sanitized: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
     probes: int = 0
     profiles: int = 0
+    loads: int = 0
     observed: bool | None = None
     races: int = 0
     prepared: threading.Event = field(default_factory=threading.Event)
@@ -92,6 +93,8 @@ class FakeGpu:
     open_slots: int = 0
     shared: int = 0
     most_shared: int = 0
+    alone: int = 0
+    """How often something ran alone that is not a race."""
 
     def tools(self) -> Tools:
         return Tools(
@@ -102,6 +105,7 @@ class FakeGpu:
             sanitize=self._sanitize,
             clock=self,
             shared=self._sharing,
+            alone=self._being_alone,
             check_health=self._probe,
             memory_bytes=GPU.memory_bytes,
             libraries=lambda: {"cuBLAS": "13.1"},
@@ -119,6 +123,7 @@ class FakeGpu:
 
     def load(self, build: Build, plans: Sequence[LaunchPlan]) -> Failure | None:
         self.plans = plans
+        self.loads += 1
         return self.loaded
 
     def call(
@@ -208,6 +213,12 @@ class FakeGpu:
             yield
         finally:
             self.shared -= 1
+
+    @contextlib.contextmanager
+    def _being_alone(self) -> Iterator[None]:
+        assert self.shared == 0, "the exclusive lock must not be asked for while the shared one is held"
+        self.alone += 1
+        yield
 
     def _probe(self) -> None:
         self.probes += 1

@@ -153,6 +153,19 @@ def test_hang_is_probed(gpu: FakeGpu) -> None:
     gpu.answer = lambda number, call: failure(Status.HANG, "hang.watchdog")
     assert failed(run(gpu)).code == "hang.watchdog"
     assert gpu.probes == 1 and gpu.sanitized == [("schedules/normal", ("synccheck",))]
+    assert (len(gpu.calls), gpu.alone) == (2, 1)
+
+
+def test_what_is_slow_beside_others_is_no_hang(gpu: FakeGpu) -> None:
+    gpu.answer = lambda number, call: failure(Status.HANG, "hang.watchdog") if number == 1 else call
+    assert judged(run(gpu)).status is Status.OK
+    assert (gpu.alone, gpu.probes, gpu.loads) == (1, 0, 2)
+
+
+def test_deadlock_that_the_emulator_proves_is_not_tried_again(gpu: FakeGpu) -> None:
+    gpu.answer = lambda number, call: failure(Status.HANG, "hang.watchdog")
+    assert failed(run(gpu, seen=witness(failure(Status.HANG, "emulator.deadlock")))).code == "hang.watchdog"
+    assert (len(gpu.calls), gpu.alone) == (1, 0)
 
 
 def test_gpu_that_is_not_well_after_a_fault_is_the_machines_failure(gpu: FakeGpu) -> None:
@@ -218,6 +231,8 @@ def test_publish_without_nsight_compute_is_refused(gpu: FakeGpu) -> None:
     gpu.profiled = lambda profile: Unusable("this user may not profile")
     with pytest.raises(InfrastructureError, match=r"publish needs Nsight Compute: this user may not profile"):
         run(gpu, "publish")
+    gpu.profiled = lambda profile: failure(Status.RUNTIME_FAULT, "fault.illegal_address")  # not the machine's fault
+    assert judged(run(gpu, "publish")).score == DENIED_SCORE
     gpu.profiled = lambda profile: profile
     assert judged(run(gpu, "publish")).score > 0.9
 
@@ -334,6 +349,19 @@ def test_kernels_that_print_are_right_but_not_timed(gpu: FakeGpu, first: int) ->
     assert outcome.printed == ("hello\n" if first < CASES else "")
 
 
+def test_time_of_which_no_ratio_can_be_made_ends_the_race_of_who_forged_it(gpu: FakeGpu) -> None:
+    gpu.answer = lambda number, call: call if number < CASES else replace(call, time_us=-3.0)
+    assert failed(run(gpu)).code == "timing.forged_events"
+    assert len(gpu.calls) == CASES + 1
+
+
+@pytest.mark.parametrize("tier", ["rl", "standard"])
+def test_durations_are_compared_whenever_both_are_known(gpu: FakeGpu, tier: Tier) -> None:
+    gpu.profiled = lambda p: replace(p, durations_us=(350.0,))
+    found = judged(run(gpu, tier, witness(failure(Status.NOT_EMULATED, "not_emulated.form"))))
+    assert "350 µs there, 100 µs when timed" in found.message and found.score == DENIED_SCORE
+
+
 def test_one_late_wake_up_is_no_forgery(gpu: FakeGpu) -> None:
     gpu.answer = lambda number, call: replace(call, device_wall_us=5000.0) if number in (1, CASES) else call
     assert judged(run(gpu)).status is Status.OK
@@ -372,7 +400,7 @@ def test_race_that_fails_ends_the_evaluation(gpu: FakeGpu) -> None:
 def test_outputs_of_timed_calls_are_checked_early_where_memory_is_short(
     gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ptxgym.device.cuda.measure.KEPT_BYTES", 1)
+    monkeypatch.setattr("ptxgym.device.cuda.measure.KEPT_SHARE", 1e-12)
     gpu.output = lambda number, output: output * 0 if number == CASES else output
     outcome = run(gpu)
     assert failed(outcome).code == "timing.wrong_output" and len(gpu.calls) == CASES + 1
