@@ -1,7 +1,7 @@
-// Causal attention forward on CUDA cores: a warp owns a query and walks over its keys in steps of 32 with an online softmax.
+// Causal attention forward on CUDA cores: a warp owns a query and walks over its keys in steps of 32, online softmax.
 //
-// In a step each lane scores one key against the query, which lies in shared memory. Then the lanes turn round: each owns
-// four of the 128 columns of O and adds up the 32 values, weighted. Both loops read rows of K and V of BF16 as they lie.
+// In a step each lane scores one key against the query, which lies in shared memory. Then the lanes turn round: each
+// owns four of the 128 columns of O and adds up the 32 values, weighted.
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
