@@ -12,6 +12,7 @@ from ptxgym.plan.model import Copy, Dim3, Launch, LaunchPlan, Memset, Operation
 from ptxgym.verdict import Failure, Stage, Status
 
 _OUT_OF_MEMORY = 2
+_OUT_OF_RESOURCES = 701
 _ASSERT = 710
 # CUresult of cuda.h 13.0: what a kernel does, with which the context ends.
 _FAULTS: dict[int, tuple[str, str]] = {
@@ -29,8 +30,8 @@ _FAULTS: dict[int, tuple[str, str]] = {
 _REFUSALS: dict[int, tuple[str, str]] = {
     1: ("invalid_value", "check grid, block, cluster and shared memory against the kernel's limits"),
     _OUT_OF_MEMORY: ("out_of_memory", "use less local memory (stack, spills) per thread, or fewer threads"),
-    701: ("launch_out_of_resources", "use fewer threads per block, fewer registers (`__launch_bounds__`) or less shared"
-          " memory"),
+    _OUT_OF_RESOURCES: ("launch_out_of_resources", "use fewer threads per block, fewer registers (`__launch_bounds__`)"
+          " or less shared memory"),
     720: ("cooperative_launch_too_large", "launch no more blocks than fit on the GPU at once"),
     912: ("invalid_cluster_size", "use a cluster of at most 8 blocks, or allow the non-portable size"),
 }  # fmt: skip
@@ -105,6 +106,12 @@ def failure_of(reported: Reported, plan: LaunchPlan | None, kernels: Sequence[st
     if reported.stage == "load" and reported.result == _OUT_OF_MEMORY:
         return _launch_error(
             "out_of_memory", "The GPU has no memory for the variables of the module; declare less `__device__` memory."
+        )
+    if reported.stage == "residue" and reported.result in (_OUT_OF_MEMORY, _OUT_OF_RESOURCES):
+        return _launch_error(
+            "out_of_memory",
+            "The GPU has no memory for the local memory (stack, spills) of all threads that it runs at once; use less "
+            "per thread: smaller local arrays, no recursion, no `alloca`.",
         )
     raise _machine_failed(reported)
 

@@ -43,6 +43,8 @@ HANG_LEAST_S = 2.0
 """but never before this."""
 HANG_UNKNOWN_S = 10.0
 """Where no baseline was timed yet."""
+THREADS_PER_SM = 2048
+"""For all of which the driver keeps local memory. Source: CUDA C++ Programming Guide, technical specifications, 9.0."""
 CROWDED = 0.5
 """A plan that asks for less than this share of the GPU's memory runs out of it only because others hold it."""
 KEPT_SHARE = 0.03
@@ -374,7 +376,9 @@ class _Flow:
         raise _EndedError(complete, case.name if case != self._first else "")
 
     def _refuse_crowding(self, case: Case, failure: Failure) -> None:
+        frame_bytes = max((kernel.stack_bytes for kernel in self._request.build.kernels), default=0)
         asked = sum(buffer.size_bytes for buffer in self._request.plan(case.axes).buffers)
+        asked += frame_bytes * credit.MOST_SMS * THREADS_PER_SM
         if asked < CROWDED * self._tools.memory_bytes:
             raise InfrastructureError(
                 f"the GPU's memory is short, though the submission asks for {asked / 2**30:.1f} GiB of "

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ptxgym.build.model import KernelResources
 from ptxgym.device.cuda.measure import measure
 from ptxgym.device.cuda.model import Outcome, Tier
 from ptxgym.device.cuda.tools import Unusable
@@ -189,6 +190,21 @@ def test_out_of_memory_is_the_submissions_fault_only_if_it_asks_for_much(
     else:
         outcome = measure(replace(request, plans=plans), gpu.tools(), witness())
         assert failed(outcome).status is Status.LAUNCH_ERROR
+
+
+@pytest.mark.parametrize(("frame_bytes", "kind"), [(512 << 10, Failure), (4 << 10, InfrastructureError)])
+def test_stack_frames_of_all_threads_are_asked_for_too(gpu: FakeGpu, frame_bytes: int, kind: type) -> None:
+    gpu.loaded = failure(Status.LAUNCH_ERROR, "cuda.out_of_memory")
+    kernel = KernelResources(
+        name=fakes.KERNEL, registers=32, static_smem_bytes=0, stack_bytes=frame_bytes, spill_store_bytes=0,
+        spill_load_bytes=0, param_bytes=(), param_aligns=(),
+    )  # fmt: skip
+    request = replace(fakes.request(), build=replace(fakes.fake_build(), kernels=(kernel,)))
+    if kind is Failure:
+        assert failed(measure(request, gpu.tools(), witness())).code == "cuda.out_of_memory"
+    else:
+        with pytest.raises(InfrastructureError, match="memory is short"):
+            measure(request, gpu.tools(), witness())
 
 
 # Counting

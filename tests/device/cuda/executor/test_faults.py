@@ -117,6 +117,13 @@ def test_a_module_too_large_is_the_submission_s_and_one_that_does_not_load_the_m
         fake.start(["fail cuModuleLoadData 209 1"]).load(fake.build(), [OK])
 
 
+def test_local_memory_for_all_threads_is_the_submission_s(fake: Fake) -> None:
+    with fake.loaded(OK, script=["fail cuLaunchKernelEx 2 1"]) as executor:  # that which overwrites it before a call
+        failed = failure(executor)
+    assert (failed.status, failed.code) == (Status.LAUNCH_ERROR, "cuda.out_of_memory")
+    assert "local memory" in failed.message
+
+
 def test_a_refused_tensor_map_is_described(fake: Fake) -> None:
     tensor_map = TensorMap(
         data_type="UINT8", global_address=ref("C", 48), global_dim=(16, 2), global_strides_bytes=(16,),
