@@ -1,8 +1,8 @@
 """The measured branch of the pipeline: the same front, then a GPU, with the emulator as witness beside it.
 
 The emulator runs the same build at its own, small sizes on the CPU while the GPU works. It tells whether the output
-depends on the target instructions, and names causes that no hardware shows; its findings join the feedback and never
-change status or score.
+depends on the target instructions, and names causes that no hardware shows. Its findings join the feedback and change
+no status; but a kernel that is wrong or hazardous there gets no credit for target instructions (`device.cuda.credit`).
 """
 
 from __future__ import annotations

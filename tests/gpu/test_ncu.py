@@ -187,5 +187,6 @@ def test_bank_conflicts_and_many_launches(gpu: Gpu) -> None:
     assert conflicts.bank_conflicts == pytest.approx(132 * 1000 * 31, rel=0.05)
     assert any("volatile float" in (hot.source_line or "") for hot in conflicts.hot_lines)
     many = run(1, MOST_OBSERVED_LAUNCHES + 8)
-    assert many.kernels == () and len(many.durations_us) == MOST_OBSERVED_LAUNCHES + 8
+    assert many.kernels[0].tensor_pipe_percent is not None and many.kernels[0].stalls == ()
+    assert len(many.durations_us) == MOST_OBSERVED_LAUNCHES + 8
     assert len({count.warp for count in many.counts if count.form.startswith("STG")}) == 1

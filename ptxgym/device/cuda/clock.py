@@ -93,8 +93,8 @@ class RaceClock:
         least_us = None if self._peak is None else roofline.roofline_us(task, axes, self._peak)
         if least_us is not None and (failure := roofline.too_fast(won.candidate_us, least_us)):
             return failure
-        timing = won.timing(self._baselines(task, cases).versions, task.flops(axes), least_us)
-        return Timed(timing, timed.lock_held_s)
+        lines = self._baselines(task, cases)
+        return Timed(won.timing(lines.versions, task.flops(axes), least_us), timed.lock_held_s, lines.skipped)
 
     def _baselines(self, task: Task, cases: tuple[Case, ...]) -> Baselines:
         key = (task.name, task.revision, cases)

@@ -344,6 +344,7 @@ class _Flow:
         if isinstance(timed, Failure):
             raise _EndedError(timed)
         self.timing, self.lock_held_s = timed.timing, timed.lock_held_s
+        self.notes += [f"baseline {name}: {why}" for name, why in timed.skipped.items()]
 
     def _check_timed(self, case: Case, outputs: Handles, judged: Mapping[str, object] | None) -> None:
         """End where a timed call's outputs are neither those that were judged right, nor right themselves."""

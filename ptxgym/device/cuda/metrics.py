@@ -50,5 +50,7 @@ OF_INSTRUCTIONS = (
 )  # fmt: skip
 REQUESTED = (WARP_EXECUTIONS, THREAD_EXECUTIONS, *OF_LAUNCH)
 """What `--metrics` names."""
+COUNTED = (WARP_EXECUTIONS, THREAD_EXECUTIONS, DURATION, TENSOR_PIPE)
+"""What it names where a launch is only counted: `credit.idle_tensor_cores` holds counts against the last."""
 SECTIONS = ("SourceCounters",)
 """Sections asked for beside: wavefronts and samples per instruction. `--metrics` does not know the samples' names."""

@@ -35,7 +35,7 @@ from ptxgym.plan.model import LaunchPlan
 from ptxgym.verdict import Failure, KernelProfile, Status
 
 MOST_OBSERVED_LAUNCHES = 12
-"""Plans with more launches are only counted: all metrics take 14 passes over every launch, counts take 3."""
+"""Plans with more launches are only counted: all metrics take 14 passes over every launch, counts a few."""
 TIMEOUT_S = 60.0
 OLDEST = (2023, 3)
 """Nsight Compute that knows Hopper's instructions and whose module reads its reports as here."""
@@ -150,7 +150,7 @@ def start(gpu: Gpu, *, observe: bool = True) -> ProfiledExecutor | Unavailable:
 
     Args:
         gpu: where.
-        observe: collect everything for `KernelProfile`; otherwise executed instructions and durations alone.
+        observe: collect everything for `KernelProfile`; otherwise `metrics.COUNTED` alone.
 
     Raises:
         InfrastructureError: if the process cannot be started.
@@ -291,7 +291,7 @@ class ProfiledExecutor:
                 source = build.source.read_text(errors="replace")
                 return Profiled(
                     counts=instruction_counts(launches, places),
-                    kernels=kernel_profiles(launches, places, source) if self.observes else (),
+                    kernels=kernel_profiles(launches, places, source),
                     outputs=results,
                     launches=tuple(launch.kernel for launch in launches),
                     durations_us=tuple(duration_us(launch) for launch in launches),
@@ -309,7 +309,7 @@ class ProfiledExecutor:
 
 
 def _command(ncu: Ncu, report: Path, observe: bool) -> list[str]:
-    names = metrics.REQUESTED if observe else (metrics.WARP_EXECUTIONS, metrics.THREAD_EXECUTIONS, metrics.DURATION)
+    names = metrics.REQUESTED if observe else metrics.COUNTED
     sections = [part for name in metrics.SECTIONS for part in ("--section", name)] if observe else []
     return [
         str(ncu.path), "--config-file", "off", "--clock-control", "none", "--cache-control", "none",

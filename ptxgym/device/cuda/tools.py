@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from ptxgym.build.model import Build
@@ -106,6 +106,8 @@ class Timed:
 
     timing: Timing
     lock_held_s: float
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    """Baselines that were not timed, with the reason."""
 
 
 TimedCall = Callable[[int], "float | Failure"]

@@ -205,7 +205,10 @@ CASES = (Case("timing/normal", AXES, "normal", 1, False), Case("timing/normal", 
 
 
 def test_clock_times_against_the_best_and_prepares_once(lock: DeviceLock) -> None:
-    task = FakeTask({"slow": write_first_row("slow"), "quick": write_first_row("quick")})
+    def absent(tensors: Any, axes: Axes) -> Any:
+        raise NotImplementedError("not here")
+
+    task = FakeTask({"slow": write_first_row("slow"), "quick": write_first_row("quick"), "absent": absent})
     clock, counted = clock_on(lock)
     try:
         assert clock.baseline_us(task, CASES[0]) is None  # type: ignore[arg-type]
@@ -219,6 +222,7 @@ def test_clock_times_against_the_best_and_prepares_once(lock: DeviceLock) -> Non
             assert timed.timing.roofline_us is None  # of this GPU nothing is known
             assert timed.timing.baselines[0].version == "quick 7.1, torch 2.0"
             assert timed.lock_held_s > 0
+            assert timed.skipped == {"absent": "not here"}
         assert counted.holds == [False]  # once, shared
         assert lock.holders() == []
     finally:
@@ -230,7 +234,7 @@ def test_clock_refuses_what_no_gpu_can_do(lock: DeviceLock) -> None:
     task = FakeTask({"quick": write_first_row("quick")})
     large = tuple(Case(case.name, {"M": 8192, "N": 7168, "K": 5120}, "normal", case.seed, False) for case in CASES)
     clock._prepare = lambda *arguments: SimpleNamespace(  # type: ignore[assignment,return-value]
-        calls={"quick": lambda draw: 740.0}, best_us=740.0, versions={}
+        calls={"quick": lambda draw: 740.0}, best_us=740.0, versions={}, skipped={}
     )
     try:
         refused = clock.race(request_for(task), large, lambda draw: 400.0)

@@ -378,6 +378,11 @@ def test_durations_are_compared_whenever_both_are_known(gpu: FakeGpu, tier: Tier
     assert "350 µs there, 100 µs when timed" in found.message and found.score == DENIED_SCORE
 
 
+def test_baselines_that_were_not_timed_are_named(gpu: FakeGpu) -> None:
+    gpu.raced = lambda timed: replace(timed, skipped={"FlashInfer": "not installed (No module named 'flashinfer')"})
+    assert run(gpu).notes == ("baseline FlashInfer: not installed (No module named 'flashinfer')",)
+
+
 def test_one_late_wake_up_is_no_forgery(gpu: FakeGpu) -> None:
     gpu.answer = lambda number, call: replace(call, device_wall_us=5000.0) if number in (1, CASES) else call
     assert judged(run(gpu)).status is Status.OK
