@@ -17,8 +17,9 @@ from ptxgym.build import Build
 from ptxgym.device.cuda.client import CudaJudge
 from ptxgym.device.cuda.gpu import profile_of
 from ptxgym.device.cuda.model import Announced, Outcome, Request, Tier, Witness, signature
+from ptxgym.device.cuda.ncu import ncu_obstacle
 from ptxgym.dossier import Dossier
-from ptxgym.errors import InfrastructureError
+from ptxgym.errors import InfrastructureError, UsageError
 from ptxgym.judge.conditions import Case, Conditions
 from ptxgym.judge.judge import Judgement
 from ptxgym.plan import LaunchPlan, device_profile, plan_table
@@ -59,6 +60,11 @@ def evaluate(text: str, task: Task, arch: str, drawn: Drawn, setting: Setting) -
         UsageError: if the tier cannot be had on this machine.
     """
     gpu = setting.judge.gpu
+    if setting.tier == "publish" and (obstacle := ncu_obstacle()) is not None:  # before minutes of work, not after
+        raise UsageError(
+            f"tier publish needs Nsight Compute: {obstacle.reason}; {obstacle.fix or 'see `ptxgym doctor`'}; or use "
+            "tier standard, whose evidence then comes from the emulator"
+        )
     dossier = Dossier(text, task, arch, drawn.measured.hash)
     refused = check_text(text)
     if refused is not None:

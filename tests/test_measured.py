@@ -11,6 +11,7 @@ import pytest
 from ptxgym.device.cuda.client import CudaJudge
 from ptxgym.device.cuda.gpu import Gpu
 from ptxgym.device.cuda.model import Witness
+from ptxgym.device.cuda.ncu import Unavailable
 from ptxgym.errors import InfrastructureError, UsageError
 from ptxgym.evaluator import Evaluator
 from ptxgym.feedback import render
@@ -82,6 +83,16 @@ def test_tier_is_part_of_the_verdict(room: Path, kernels: Kernels) -> None:
         fast = evaluator.evaluate(kernels["wgmma"][1], "gemm", "h100", SMALL)
     assert naive.provenance.tier == "rl" and naive.measured.timing is None and naive.score == 0.2
     assert fast.evidence is not None and fast.evidence.source == "emulator" and fast.score > 0.9
+
+
+def test_publish_without_nsight_compute_is_refused_before_any_work(
+    room: Path, kernels: Kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ptxgym.measured.ncu_obstacle", lambda: Unavailable("it is not installed", "install it"))
+    with Evaluator("cuda", tier="publish") as evaluator:
+        with pytest.raises(UsageError, match="it is not installed; install it; or use tier standard"):
+            evaluator.evaluate(kernels["wgmma"][1], "gemm", "h100", SMALL)
+        assert evaluator._judges[fakes.GPU.uuid].pid is None
 
 
 @pytest.mark.parametrize(
