@@ -21,7 +21,7 @@ from ptxgym.submission import check_text
 from ptxgym.task import Axes, Task, load_arch
 from ptxgym.verdict import Failure, Finding, Severity, Status, Verdict
 
-ORDERED_FAMILIES = frozenset({"barrier", "cp.async", "mbarrier", "tma", "wgmma"})
+ORDERED_FAMILIES = frozenset({"barrier", "cp.async", "mbarrier", "tcgen05", "tma", "wgmma"})
 """Families whose completion a schedule can move; without them every schedule is the fair one."""
 
 FAIR = RunOptions()

@@ -106,7 +106,8 @@ class Finding(Value):
 
 
 _NUMERIC_CAUSES = (
-    "barrier.divergent", "descriptor.", "memory.", "register.", "smem.", "tma.", "wgmma.uninitialised",
+    "barrier.divergent", "descriptor.", "memory.", "register.", "smem.", "tma.", "tmem.",
+    "wgmma.uninitialised",
 )  # fmt: skip
 
 

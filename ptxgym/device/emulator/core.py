@@ -75,7 +75,8 @@ class _Result(ctypes.Structure):
     _fields_ = [
         ("outcome", ctypes.c_uint32), ("reran", ctypes.c_uint32), ("warp_instructions", ctypes.c_uint64),
         ("tma_bytes", ctypes.c_uint64), ("warp_counts", ctypes.c_void_p), ("thread_counts", ctypes.c_void_p),
-        ("busiest", ctypes.c_int64), ("nfindings", ctypes.c_int64), ("nprinted", ctypes.c_int64),
+        ("multiply_adds", ctypes.c_void_p), ("busiest", ctypes.c_int64), ("nfindings", ctypes.c_int64),
+        ("nprinted", ctypes.c_int64),
     ]  # fmt: skip
 
 
@@ -124,6 +125,8 @@ class LaunchOutcome:
     """[instructions] warp executions; zeros where the launch failed."""
     thread_counts: NDArray[np.uint64]
     """[instructions] executions by threads whose predicate was on."""
+    multiply_adds: NDArray[np.uint64]
+    """[instructions] of those whose shape only the run knows (tcgen05.mma); zeros elsewhere."""
     busiest: int
     """Where the launch failed: the most executed instruction of the CTA that ended it; otherwise -1."""
     records: bytes
@@ -216,14 +219,18 @@ class Program:
         block = np.zeros(self.decoded.param_bytes + 128, np.uint8)
         block[: len(params)] = np.frombuffer(params, np.uint8)
         count = len(self.decoded.inst)
-        warp_counts, thread_counts = np.zeros(count, np.uint64), np.zeros(count, np.uint64)
+        warp_counts, thread_counts, multiply_adds = (np.zeros(count, np.uint64) for _ in range(3))
         launch = _Launch(
             (ctypes.c_uint32 * 3)(*shape.grid), (ctypes.c_uint32 * 3)(*shape.block), shape.dynamic_smem_bytes,
             POLICIES[shape.schedule], shape.threads, shape.zero_target_results, shape.seed & 0xFFFFFFFFFFFFFFFF,
             shape.warp_instruction_budget, shape.resident_ctas, shape.max_findings, ctypes.addressof(placed),
             len(buffers), block.ctypes.data,
         )  # fmt: skip
-        result = _Result(warp_counts=warp_counts.ctypes.data, thread_counts=thread_counts.ctypes.data)
+        result = _Result(
+            warp_counts=warp_counts.ctypes.data,
+            thread_counts=thread_counts.ctypes.data,
+            multiply_adds=multiply_adds.ctypes.data,
+        )
         taken = self._lib.emu_launch(self._handle, ctypes.byref(launch), ctypes.byref(result))
         records = ctypes.create_string_buffer(max(1, result.nfindings * RECORD_BYTES))
         printed = ctypes.create_string_buffer(max(1, result.nprinted))
@@ -235,6 +242,7 @@ class Program:
             tma_bytes=result.tma_bytes,
             warp_counts=warp_counts,
             thread_counts=thread_counts,
+            multiply_adds=multiply_adds,
             busiest=result.busiest,
             records=records.raw[: result.nfindings * RECORD_BYTES],
             printed=printed.raw[: result.nprinted].decode("utf-8", "replace"),

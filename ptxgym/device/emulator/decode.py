@@ -25,6 +25,7 @@ from ptxgym.device.emulator import (  # noqa: F401  (each adds its rules to the 
     decode_matrix,
     decode_memory,
     decode_move,
+    decode_tcgen05,
 )
 from ptxgym.device.emulator.decode_allocate import Allocation, allocate, relocate
 from ptxgym.device.emulator.decode_grammar import (

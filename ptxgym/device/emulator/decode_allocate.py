@@ -31,7 +31,7 @@ from ptxgym.device.emulator.ir import OP
 _D, _D2 = FIELD["d"], FIELD["d2"]
 _SOURCES = tuple(FIELD[name] for name in ("a", "b", "c", "e", "guard"))
 _OPERANDS = (_D, _D2, *_SOURCES)
-_DEFINING_VEC = frozenset(OP[name] for name in ("LD", "MOV_UNPACK", "LDMATRIX", "ATOM", "MMA"))
+_DEFINING_VEC = frozenset(OP[name] for name in ("LD", "MOV_UNPACK", "LDMATRIX", "ATOM", "MMA", "TCGEN05_LD"))
 _ASYNCHRONOUS = OP["WGMMA"]
 _REGISTERS_IN_VEC2 = frozenset(OP[name] for name in ("ATOM", "RED", "MMA", "WGMMA"))
 _BRX, _BRA = OP["BRX"], OP["BRA"]

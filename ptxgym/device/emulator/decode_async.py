@@ -361,7 +361,7 @@ def _bulk_rules() -> None:
     tensor = [*head, *word("tensor"), rank]
     rule(
         "cp",
-        [*tensor, to_shared, from_global, tile, *completion, CACHE_HINT],
+        [*tensor, to_shared, from_global, tile, *completion, optional("group", "cta_group::1"), CACHE_HINT],
         _tensor_load,
         example="[a], [map, {c0, c1}], [c]",
     )

@@ -30,8 +30,8 @@ Custom = Callable[["Context", Row, tuple[Operand, ...]], None]
 """Does the same for all operands at once, where they depend on each other."""
 
 FAMILIES = (
-    "wgmma", "tma", "mma.sync", "ldmatrix", "stmatrix", "mbarrier", "cp.async", "barrier", "fence", "fma", "hfma2",
-    "fmul", "dp4a", "alu", "cvt", "ld", "st", "atom", "warp", "control", "call", "hint",
+    "wgmma", "tcgen05", "tma", "mma.sync", "ldmatrix", "stmatrix", "mbarrier", "cp.async", "barrier", "fence", "fma",
+    "hfma2", "fmul", "dp4a", "alu", "cvt", "ld", "st", "atom", "warp", "control", "call", "hint",
 )  # fmt: skip
 """Names of `DecodedKernel.families`. `hfma2`: packed half fma; `fmul`: float multiplication."""
 

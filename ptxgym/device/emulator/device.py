@@ -255,9 +255,9 @@ def _failure(
     return Failure(stage=Stage.EXECUTE, status=status, code=fatal.code, message=fatal.message, findings=ranked)
 
 
-def _kernel_counts(answer: Mapping[str, Any], blobs: list[bytes]) -> list[tuple[Mapping[str, Any], Any, Any]]:
+def _kernel_counts(answer: Mapping[str, Any], blobs: list[bytes]) -> list[tuple[Mapping[str, Any], Any, Any, Any]]:
     arrays = [np.frombuffer(blob, np.uint64) for blob in blobs[len(answer["launches"]) :]]
-    return list(zip(answer["kernels"], arrays[0::2], arrays[1::2], strict=True))
+    return list(zip(answer["kernels"], arrays[0::3], arrays[1::3], arrays[2::3], strict=True))
 
 
 def _busiest(answer: Mapping[str, Any]) -> str:
@@ -268,7 +268,7 @@ def _busiest(answer: Mapping[str, Any]) -> str:
 
 def _counts(answer: Mapping[str, Any], blobs: list[bytes]) -> tuple[InstructionCount, ...]:
     found = []
-    for kernel, warp, thread in _kernel_counts(answer, blobs):
+    for kernel, warp, thread, at_run_time in _kernel_counts(answer, blobs):
         per_warp, per_thread = kernel["warp_multiply_adds"], kernel["thread_multiply_adds"]
         for index in np.flatnonzero(warp).tolist():
             warps, threads = int(warp[index]), int(thread[index])
@@ -281,7 +281,9 @@ def _counts(answer: Mapping[str, Any], blobs: list[bytes]) -> tuple[InstructionC
                     warp=warps,
                     thread=threads,
                     # A guard that is false is a warp execution too, but does no arithmetic.
-                    multiply_adds=-(-threads // _WARP_LANES) * per_warp[index] + threads * per_thread[index],
+                    multiply_adds=-(-threads // _WARP_LANES) * per_warp[index]
+                    + threads * per_thread[index]
+                    + int(at_run_time[index]),
                 )
             )
     return tuple(found)

@@ -150,7 +150,7 @@ def _execute(
 ) -> tuple[dict[str, Any], list[bytes]]:
     options = job["options"]
     left = int(options["warp_instruction_budget"])
-    counts: dict[str, tuple[Any, Any]] = {}
+    counts: dict[str, tuple[Any, ...]] = {}
     answer: dict[str, Any] = {"outcome": "ok", "launches": [], "printed": "", "tma_bytes": 0, "warp_instructions": 0}
     records: list[bytes] = []
     for operation in job["operations"]:
@@ -168,8 +168,8 @@ def _execute(
             break
     answer["kernels"] = [_kernel(loaded, name, counts[name], bool(any(records))) for name in counts]
     answer["peak_rss_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    for warp, thread in counts.values():
-        records += [warp.tobytes(), thread.tobytes()]
+    for arrays in counts.values():
+        records += [array.tobytes() for array in arrays]
     return answer, records
 
 
@@ -210,7 +210,7 @@ def _move(operation: Mapping[str, Any], blobs: Sequence[bytes], memory: Memory) 
 
 
 def _add(
-    answer: dict[str, Any], counts: dict[str, tuple[Any, Any]], records: list[bytes], kernel: str, result: LaunchOutcome
+    answer: dict[str, Any], counts: dict[str, tuple[Any, ...]], records: list[bytes], kernel: str, result: LaunchOutcome
 ) -> None:
     answer["launches"].append({"kernel": kernel, "reran": result.reran})
     answer["tma_bytes"] += result.tma_bytes
@@ -218,11 +218,11 @@ def _add(
     answer["printed"] = (answer["printed"] + result.printed)[:_PRINT_LIMIT_BYTES]
     records.append(result.records)
     known = counts.get(kernel)
-    fresh = (result.warp_counts, result.thread_counts)
-    counts[kernel] = fresh if known is None else (known[0] + fresh[0], known[1] + fresh[1])
+    fresh = (result.warp_counts, result.thread_counts, result.multiply_adds)
+    counts[kernel] = fresh if known is None else tuple(a + b for a, b in zip(known, fresh, strict=True))
 
 
-def _kernel(loaded: LoadedModule, name: str, counts: tuple[Any, Any], with_chains: bool) -> dict[str, Any]:
+def _kernel(loaded: LoadedModule, name: str, counts: tuple[Any, ...], with_chains: bool) -> dict[str, Any]:
     decoded = loaded.programs[name].decoded
     if with_chains and name not in loaded.chains:
         loaded.chains[name] = [list(chain) for chain in call_chains(loaded.module.module.functions[name])]

@@ -23,9 +23,9 @@ struct EmuLaunch {
 struct EmuResult {
   uint32_t outcome, reran;
   uint64_t warp_instructions, tma_bytes;
-  uint64_t *warp_counts, *thread_counts;  // [instructions], of the caller
-  int64_t busiest;                        // most executed instruction where the launch failed, else -1
-  int64_t nfindings, nprinted;            // fetched by emu_take
+  uint64_t *warp_counts, *thread_counts, *multiply_adds;  // [instructions], of the caller
+  int64_t busiest;                                        // most executed instruction where the launch failed, else -1
+  int64_t nfindings, nprinted;                            // fetched by emu_take
 };
 
 // Sizes by which caller and core check that they agree.
@@ -79,6 +79,7 @@ LaunchResult* emu_launch(Program* program, const EmuLaunch* args, EmuResult* out
   out->tma_bytes = result->tma_bytes;
   std::copy(result->warp_counts.begin(), result->warp_counts.end(), out->warp_counts);
   std::copy(result->thread_counts.begin(), result->thread_counts.end(), out->thread_counts);
+  std::copy(result->multiply_adds.begin(), result->multiply_adds.end(), out->multiply_adds);
   out->busiest = result->busiest;
   out->nfindings = static_cast<int64_t>(result->findings.size());
   out->nprinted = static_cast<int64_t>(result->printed.size());

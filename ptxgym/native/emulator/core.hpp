@@ -298,6 +298,7 @@ struct Cta {
   uint64_t warp_instructions = 0;
   uint64_t* warp_counts = nullptr;  // per instruction
   uint64_t* thread_counts = nullptr;
+  uint64_t* multiply_adds = nullptr;  // per instruction: of those whose shape is known at run time only (tcgen05.mma)
   uint64_t tma_bytes = 0;  // tensor and bulk copies, both directions
   size_t hot_buffer = 0;   // last buffer that was accessed
 

@@ -18,7 +18,7 @@ enum Flag : uint32_t {
   F_ABS = 1u << 8, F_XORSIGN = 1u << 9, F_CC_IN = 1u << 10, F_CC_OUT = 1u << 11,
   F_A_NOT = 1u << 12, F_C_NOT = 1u << 13, F_ALIGNED = 1u << 14, F_TRANS = 1u << 15,
   F_LEFT = 1u << 16, F_WRAP = 1u << 17, F_SHIFTAMT = 1u << 18, F_TO = 1u << 19, F_B_SIGNED = 1u << 20,
-  F_PARITY = 1u << 21, F_DROP = 1u << 22, F_NOINC = 1u << 23, F_NOCOMPLETE = F_NOINC, F_READ = 1u << 24,
+  F_PARITY = 1u << 21, F_DROP = 1u << 22, F_NOINC = 1u << 23, F_NOCOMPLETE = F_NOINC, F_READ = 1u << 24, F_PACK = F_READ,
   F_NEG_A = 1u << 25, F_NEG_B = 1u << 26, F_TRANS_A = 1u << 27, F_TRANS_B = 1u << 28, F_HAS_C = 1u << 29, F_HI = 1u << 30,
   F_RNA = 1u << 31,        // nearest, ties away from zero (cvt.rna.tf32.f32)
 };
@@ -44,6 +44,10 @@ enum Sreg : uint8_t {
 };
 
 enum MmaShape : uint8_t { MMA_M16N8K4 = 0, MMA_M16N8K8 = 1, MMA_M16N8K16 = 2, MMA_M16N8K32 = 3, MMA_M8N8K16 = 4 };
+enum TmemShape : uint8_t { TMEM_32X32B = 0, TMEM_16X64B = 1, TMEM_16X128B = 2, TMEM_16X256B = 3, TMEM_16X32BX2 = 4 };
+enum TmemCopy : uint8_t {
+  TCP_128X256B = 0, TCP_4X256B = 1, TCP_128X128B = 2, TCP_64X128B_02_13 = 3, TCP_64X128B_01_23 = 4, TCP_32X128B = 5,
+};
 enum NopReason : uint8_t {
   NOP_PRAGMA = 0, NOP_SETMAXNREG = 1, NOP_PREFETCH = 2, NOP_GRIDDEPCONTROL = 3, NOP_CREATEPOLICY = 4, NOP_DISCARD = 5, NOP_PMEVENT = 6,
 };

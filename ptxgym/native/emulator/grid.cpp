@@ -17,8 +17,8 @@ constexpr size_t PRINT_LIMIT = 64 * 1024;
 constexpr uint64_t BATCH = 1 << 16;  // CTAs whose results are kept apart at a time
 
 struct Counters {
-  std::vector<uint64_t> warp, thread;
-  explicit Counters(int64_t n) : warp(static_cast<size_t>(n)), thread(static_cast<size_t>(n)) {}
+  std::vector<uint64_t> warp, thread, multiply_adds;
+  explicit Counters(int64_t n) : warp(static_cast<size_t>(n)), thread(warp), multiply_adds(warp) {}
 };
 
 struct CtaResult {
@@ -47,14 +47,17 @@ struct CountingCta : Cta {
   explicit CountingCta(Grid& g) : Cta(g, g.program), own(g.program.kernel.ninst) {
     warp_counts = own.warp.data();
     thread_counts = own.thread.data();
+    multiply_adds = own.multiply_adds.data();
   }
   void hand_over(Counters& total) {
     for (size_t i = 0; i < own.warp.size(); ++i) {
       total.warp[i] += own.warp[i];
       total.thread[i] += own.thread[i];
+      total.multiply_adds[i] += own.multiply_adds[i];
     }
     std::fill(own.warp.begin(), own.warp.end(), 0);
     std::fill(own.thread.begin(), own.thread.end(), 0);
+    std::fill(own.multiply_adds.begin(), own.multiply_adds.end(), 0);
   }
 };
 
@@ -73,7 +76,7 @@ void merge_finding(std::vector<FindingRecord>& all, const FindingRecord& record,
 LaunchResult nothing_yet(const Grid& grid) {
   LaunchResult result;
   result.warp_counts.assign(static_cast<size_t>(grid.program.kernel.ninst), 0);
-  result.thread_counts = result.warp_counts;
+  result.thread_counts = result.multiply_adds = result.warp_counts;
   return result;
 }
 
@@ -95,6 +98,7 @@ void absorb(LaunchResult& result, const Counters& counters) {
   for (size_t i = 0; i < result.warp_counts.size(); ++i) {
     result.warp_counts[i] += counters.warp[i];
     result.thread_counts[i] += counters.thread[i];
+    result.multiply_adds[i] += counters.multiply_adds[i];
   }
 }
 
@@ -107,6 +111,7 @@ LaunchResult finished(LaunchResult result) {
   if (result.outcome != Outcome::Ok) {  // which CTAs ran beside the one that failed is a matter of chance
     std::fill(result.warp_counts.begin(), result.warp_counts.end(), 0);
     std::fill(result.thread_counts.begin(), result.thread_counts.end(), 0);
+    std::fill(result.multiply_adds.begin(), result.multiply_adds.end(), 0);
   }
   return result;
 }

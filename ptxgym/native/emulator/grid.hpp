@@ -7,6 +7,7 @@ struct LaunchResult {
   bool reran = false;  // CTAs were not independent: they ran one after the other
   uint64_t warp_instructions = 0, tma_bytes = 0;
   std::vector<uint64_t> warp_counts, thread_counts;  // per instruction; zero where the launch failed
+  std::vector<uint64_t> multiply_adds;               // the same: those that only the run knows
   int64_t busiest = -1;  // where it failed: the most executed instruction of the CTA that ended it
   std::vector<FindingRecord> findings;
   std::string printed;

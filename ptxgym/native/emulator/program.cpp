@@ -16,7 +16,7 @@ const char* const OP_NAMES[] = {
 // Instructions of the asynchronous engines, which keep state per CTA.
 bool asynchronous(uint16_t op) {
   return (op >= OP_CP_ASYNC && op <= OP_CP_ASYNC_MBAR) || (op >= OP_TMA_LOAD && op <= OP_BULK_WAIT) ||
-         (op >= OP_WGMMA && op <= OP_WGMMA_WAIT);
+         (op >= OP_WGMMA && op <= OP_WGMMA_WAIT) || (op >= OP_TCGEN05_ALLOC && op <= OP_TCGEN05_FENCE);
 }
 
 ParkKind park_kind(const Inst& inst) {

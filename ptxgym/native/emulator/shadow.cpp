@@ -65,6 +65,8 @@ void ShadowState::reset(Cta&) {
   races_.clear();
   current_ = nullptr;
   layouts_.clear();
+  tmem_.clear();
+  commits_.clear();
   for (WarpState& w : warps_) w.component = components_++;
   const uint32_t first_wgmma = components_;
   components_ += static_cast<uint32_t>(warpgroups);
@@ -97,7 +99,7 @@ GroupQueue& ShadowState::queue(Warp& warp, Async kind, int lane) {
   WarpState& w = of(warp);
   if (kind == Async::Wgmma) return w.wgmma;
   if (kind == Async::CpAsync) return w.cp_async;
-  const auto [found, fresh] = w.bulk.try_emplace(lane);
+  const auto [found, fresh] = (kind == Async::Tcgen05 ? w.tcgen05 : w.bulk).try_emplace(lane);
   if (fresh) found->second.component = components_++;
   return found->second;
 }
@@ -318,6 +320,8 @@ Kind kind_of(Async kind) {
       return Kind::CpAsync;
     case Async::Wgmma:
       return Kind::Wgmma;
+    case Async::Tcgen05:
+      return Kind::Tcgen05;
   }
   return Kind::None;
 }

@@ -19,8 +19,13 @@
 struct Cta;
 struct Warp;
 struct Mbar;
+struct Operand;
 
-enum class Async : uint8_t { TmaLoad, TmaStore, BulkLoad, BulkStore, CpAsync, Wgmma };
+enum class Async : uint8_t { TmaLoad, TmaStore, BulkLoad, BulkStore, CpAsync, Wgmma, Tcgen05 };
+
+// How tcgen05 touches tensor memory: ld, st, operand A, accumulator (written, and read where it accumulates), cp and
+// shift, dealloc.
+enum class TmemUse : uint8_t { Load, Store, Read, Accumulate, Write, Dealloc };
 
 struct Shadow {
   virtual ~Shadow() = default;
@@ -69,6 +74,18 @@ struct Shadow {
   virtual const uint8_t* watched() const { return nullptr; }
   virtual void registers(Warp&, int) {}
   virtual void wgmma_fence(Warp&, int) {}
+
+  // ---- tensor memory (PTX ISA 9.7.16.6). mma, cp and shift: async_begin by the issuing lane, then their shared memory
+  // as async_read and their tensor memory as tmem_access; ld and st: tmem_access alone. `lanes`: a bit per 16 lanes of
+  // tensor memory. `shape` tells accumulators apart.
+  virtual void tmem_allocated(int /*column*/, int /*columns*/) {}
+  virtual void tmem_access(Warp&, int /*inst*/, TmemUse, int /*lane*/, int /*column*/, int /*columns*/,
+                           uint32_t /*lanes*/, uint32_t /*shape*/ = 0) {}
+  virtual void tmem_wait(Warp&, int /*inst*/, bool /*stores*/) {}       // tcgen05.wait::ld, wait::st
+  virtual void tcgen05_fence(Warp&, int /*inst*/, bool /*after*/) {}    // before_thread_sync, after_thread_sync
+  virtual int tcgen05_commit(Warp&, int /*inst*/, int /*lane*/) { return 0; }  // what its arrival hands over:
+  virtual void tcgen05_arrive(int /*commit*/, Mbar&) {}                 // release, as the arrival happens
+  virtual void tcgen05_operand(Warp&, int /*inst*/, const Operand&, const char* /*name*/) {}  // can it mean that?
 
   virtual void exit(Warp&, int inst) = 0;                   // a warp's last lanes exit: pending work?
   virtual void finish() {}                                  // every warp of the CTA has exited

@@ -206,4 +206,5 @@ void ShadowState::stuck(Warp& warp, int inst, const Mbar& bar, uint32_t parity) 
     const BarrierState& b = of(other);
     if (other.valid && b.live && b.expected != b.issued) report_bytes(other, b, "In the deadlock");
   }
+  report_unseen_commits(warp, inst, bar);
 }

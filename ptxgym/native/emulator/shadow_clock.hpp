@@ -62,6 +62,9 @@ enum class Kind : uint8_t {
   TmaLoad,   // tensor or bulk copy into shared memory
   TmaStore,  // tensor or bulk copy out of shared memory
   Wgmma,     // operand of wgmma
+  Tcgen05,   // tcgen05.mma, cp, shift: their operands, shared and tensor memory
+  TmemLoad,  // tcgen05.ld
+  TmemStore, // tcgen05.st
   Mbarrier,  // mbarrier.init
 };
 
@@ -73,7 +76,7 @@ struct Touch {
   uint16_t warp = 0;  // that issued it
   Kind kind = Kind::None;
   uint8_t write = 0;
-  uint16_t lane = 0;  // issuing lane of bulk copies
+  uint16_t lane = 0;  // issuing lane of bulk copies and tcgen05
 
   bool operator==(const Touch& o) const {
     return time == o.time && inst == o.inst && component == o.component && warp == o.warp && kind == o.kind &&
@@ -82,7 +85,7 @@ struct Touch {
   bool generic() const {
     return kind == Kind::Generic || kind == Kind::Strong || kind == Kind::Atomic || kind == Kind::CpAsync;
   }
-  bool async_proxy() const { return kind == Kind::TmaLoad || kind == Kind::TmaStore || kind == Kind::Wgmma; }
+  bool async_proxy() const { return kind == Kind::TmaLoad || kind == Kind::TmaStore || kind == Kind::Wgmma || kind == Kind::Tcgen05; }
   bool strong() const { return kind == Kind::Strong || kind == Kind::Atomic; }
   bool in_flight_kind() const { return async_proxy() || kind == Kind::CpAsync; }
 };

@@ -45,9 +45,12 @@ void ShadowState::issue_wgmma(Warp& warp, int inst) {
   w.wgmma.last_inst = inst;
   collectives_[static_cast<size_t>(warp.id / 4)].likely.join(w.now.likely);
 
-  if (wgmma.a >= 0) check_layout(warp, inst, warp.reg<uint64_t>(wgmma.a)[0], 64, wgmma.flags & F_TRANS_A, "A");
-  check_layout(warp, inst, warp.reg<uint64_t>(wgmma.b)[0], static_cast<uint32_t>(wgmma.imm), wgmma.flags & F_TRANS_B,
-               "B");
+  const auto check_operand = [&](int32_t reg, uint32_t extent, bool mn_major, const char* name) {
+    check_layout(warp, inst, {decode_descriptor(warp.reg<uint64_t>(reg)[0]), extent, mn_major}, name,
+                 by_wgmma(warp.id, inst));
+  };
+  if (wgmma.a >= 0) check_operand(wgmma.a, 64, wgmma.flags & F_TRANS_A, "A");
+  check_operand(wgmma.b, static_cast<uint32_t>(wgmma.imm), wgmma.flags & F_TRANS_B, "B");
 
   const uint32_t shape = static_cast<uint32_t>(wgmma.imm) << 8 | wgmma.type;
   const bool accumulates = warp.pred(wgmma.c) != 0;
@@ -154,6 +157,10 @@ void ShadowState::exit(Warp& warp, int inst) {
           "wgmma.commit_group and wgmma.wait_group 0 before the results are used.", Kind::Wgmma);
   pending(w.cp_async, "cp_async.pending_at_exit", Severity::Note, "cp.async",
           "cp.async.wait_all before the end, or drop the copy.", Kind::CpAsync);
+  for (const auto& [lane, q] : w.tcgen05) {
+    pending(q, "tcgen05.not_committed", Severity::Warning, "tcgen05 operation",
+            "tcgen05.commit to an mbarrier after the last tcgen05.mma, cp or shift, and a wait on it.", Kind::Tcgen05);
+  }
   for (const auto& [lane, q] : w.bulk) {
     pending(q, "bulk.pending_at_exit", Severity::Warning, "bulk store",
             "cp.async.bulk.commit_group and cp.async.bulk.wait_group.read 0 in the issuing thread: shared memory goes "

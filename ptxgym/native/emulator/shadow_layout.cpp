@@ -14,13 +14,15 @@ bool overlaps(const Operand& operand) {
 
 }  // namespace
 
-void ShadowState::check_layout(Warp& warp, int inst, uint64_t bits, uint32_t extent, bool mn_major, const char* name) {
-  const Descriptor d = decode_descriptor(bits);
-  const uint64_t fields =
-      (bits & DESCRIPTOR_FIELDS) >> 14 ^ static_cast<uint64_t>(extent) << 52 ^ static_cast<uint64_t>(mn_major) << 51;
+void ShadowState::check_layout(Warp& warp, int inst, const Operand& operand, const char* name, const Touch& reads) {
+  const Descriptor& d = operand.descriptor;
+  const bool mn_major = operand.mn_major;
+  const uint64_t fields = uint64_t{d.leading_bytes >> 4} | uint64_t{d.stride_bytes >> 4} << 14 |
+                          uint64_t{d.base_offset} << 28 | static_cast<uint64_t>(d.swizzle) << 31 |
+                          uint64_t{operand.extent} << 33 | static_cast<uint64_t>(mn_major) << 42 |
+                          uint64_t{d.start >> 4 & 63} << 43;  // phase of the pattern
   const bool new_fields = layouts_.insert(fields).second;
-  const Touch reads = by_wgmma(warp.id, inst);
-  if (new_fields && overlaps({d, extent, mn_major})) {
+  if (new_fields && overlaps(operand)) {
     if (FindingRecord* f = cta_.findings.add(cta_, &warp, -1, "descriptor.overlap", Severity::Warning, inst)) {
       f->say(
           "the descriptor of %s (leading offset %u, stride offset %u, %s, %s-major) makes different rows of the "

@@ -10,7 +10,8 @@ bool is_pure(const Inst& inst) {
 }
 
 bool vector_is_written(uint16_t op) {
-  return op == OP_LD || op == OP_MOV_UNPACK || op == OP_LDMATRIX || op == OP_MMA || op == OP_ATOM;
+  return op == OP_LD || op == OP_MOV_UNPACK || op == OP_LDMATRIX || op == OP_MMA || op == OP_ATOM ||
+         op == OP_TCGEN05_LD;
 }
 bool vector_is_registers(uint16_t op) { return op != OP_BRX; }
 // vec2 of instructions with several addresses holds offsets, not registers.

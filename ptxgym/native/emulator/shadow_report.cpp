@@ -12,6 +12,12 @@ std::string who(const Touch& access) {
       return "TMA store issued by warp " + std::to_string(warp);
     case Kind::Wgmma:
       return "wgmma of warpgroup " + std::to_string(warp / 4);
+    case Kind::Tcgen05:
+      return "tcgen05 operation issued by warp " + std::to_string(warp);
+    case Kind::TmemLoad:
+      return "tcgen05.ld of warp " + std::to_string(warp);
+    case Kind::TmemStore:
+      return "tcgen05.st of warp " + std::to_string(warp);
     default:
       return "warp " + std::to_string(warp);
   }
@@ -64,6 +70,9 @@ std::string order_after(const Touch& earlier, const Touch& now) {
       return "wgmma.commit_group and wgmma.wait_group so that the wgmma is over, and only then release the buffer "
              "(arrive on its empty "
              "barrier, or bar.sync).";
+    case Kind::Tcgen05:
+      return "tcgen05.commit after it, to an mbarrier on which this warp (or one that it follows) waits before the "
+             "buffer is written again.";
     case Kind::TmaStore:
       return "cp.async.bulk.commit_group and cp.async.bulk.wait_group.read in the thread that issued the store, then a "
              "barrier, before the "

@@ -7,6 +7,7 @@
 #include <unordered_set>
 #include <vector>
 #include "core.hpp"
+#include "descriptor.hpp"
 #include "shadow_history.hpp"
 
 // Operations of one kind that complete by groups: `time` is the number of the operation in its queue, from 1.
@@ -120,7 +121,10 @@ struct WarpState {
   uint32_t time = 1;
   uint32_t version = 0;  // changes with `now`; never the same in two warps
   GroupQueue wgmma, cp_async;
-  std::unordered_map<int, GroupQueue> bulk;  // by lane
+  std::unordered_map<int, GroupQueue> bulk;     // by lane
+  std::unordered_map<int, GroupQueue> tcgen05;  // mma, cp, shift, by lane
+  GroupQueue tmem_loads, tmem_stores;           // component 0: none so far
+  Clock after_fence;                            // what was known at the last tcgen05.fence::after_thread_sync
   WarpRegisters registers;
 };
 
@@ -144,6 +148,13 @@ struct NamedBarrierState {
   Knowledge arriving;
   std::vector<uint8_t> arrived;                         // by warp, in this generation
   std::vector<std::shared_ptr<const Knowledge>> inbox;  // by warp: what its last complete generation released
+};
+
+// A column of 16 lanes of tensor memory.
+struct TmemCell {
+  Touch write;
+  uint32_t shape = 0;        // of the tcgen05.mma that wrote it
+  std::vector<Touch> reads;  // since the write, one per component
 };
 
 // What was released at an address by strong accesses.
@@ -183,6 +194,14 @@ class ShadowState final : public Shadow {
   const uint8_t* watched() const override { return map_->flags(); }
   void registers(Warp&, int inst) override;
   void wgmma_fence(Warp&, int inst) override;
+  void tmem_allocated(int column, int columns) override;
+  void tmem_access(Warp&, int inst, TmemUse, int lane, int column, int columns, uint32_t lanes,
+                   uint32_t shape) override;
+  void tmem_wait(Warp&, int inst, bool stores) override;
+  void tcgen05_fence(Warp&, int inst, bool after) override;
+  int tcgen05_commit(Warp&, int inst, int lane) override;
+  void tcgen05_arrive(int commit, Mbar&) override;
+  void tcgen05_operand(Warp&, int inst, const Operand&, const char* name) override;
   void exit(Warp&, int inst) override;
   void finish() override;
   void stuck(Warp&, int inst, const Mbar&, uint32_t parity) override;
@@ -214,7 +233,12 @@ class ShadowState final : public Shadow {
   void report_early_copy(Warp&, const FlyingRegister&);
   std::string barrier_name(const Mbar&) const;
   void report_bytes(const Mbar&, const BarrierState&, const char* when);
-  void check_layout(Warp&, int inst, uint64_t descriptor_bits, uint32_t extent, bool mn_major, const char* name);
+  void check_layout(Warp&, int inst, const Operand&, const char* name, const Touch& reads);
+  bool tmem_ordered(Warp&, const Touch& earlier, uint32_t earlier_shape, const Touch& now, uint32_t shape, int column,
+                    uint32_t lane);
+  void report_tmem(Warp&, const Touch& earlier, const Touch& now, int column, uint32_t lane, Severity);
+  void report_unseen_commits(Warp&, int inst, const Mbar& awaited);
+  void report_tcgen05_pipeline(Warp&, const Touch& earlier, const Touch& now, int column);
 
   Cta& cta_;
   std::shared_ptr<const RegisterMap> map_;
@@ -226,6 +250,8 @@ class ShadowState final : public Shadow {
   std::vector<Knowledge> collectives_;  // by warpgroup: what its warps knew when they issued wgmma
   std::unordered_map<uint32_t, FlagState> flags_;
   std::unordered_set<uint64_t> layouts_;  // descriptor fields that were found to be sound
+  std::vector<TmemCell> tmem_;       // [16 lanes][column], empty until it is used
+  std::deque<Knowledge> commits_;    // what the arrival of each tcgen05.commit hands over
   Histories histories_;
   Memo memo_;
   std::vector<Operation> operations_;  // direct-mapped
@@ -254,6 +280,9 @@ inline Touch by_wgmma(int warp, int inst) { return {0, inst, 0, static_cast<uint
 inline Touch by_load(int warp, int inst) { return {0, inst, 0, static_cast<uint16_t>(warp), Kind::TmaLoad, 1, 0}; }
 inline Touch by_store(int warp, int inst, int lane) {
   return {0, inst, 0, static_cast<uint16_t>(warp), Kind::TmaStore, 0, static_cast<uint16_t>(lane)};
+}
+inline Touch by_tcgen05(int warp, int inst, int lane) {
+  return {0, inst, 0, static_cast<uint16_t>(warp), Kind::Tcgen05, 0, static_cast<uint16_t>(lane)};
 }
 inline Touch nobody() { return {}; }
 

@@ -58,9 +58,11 @@ void report_unread(Cta& cta, uint32_t begin, uint32_t end) {
     FindingRecord* finding = cta.findings.add("descriptor.unread", Severity::Note, reader, inst);
     if (!finding) continue;
     finding->cta = cta.linear;
-    finding->say("of the %u bytes that a tensor copy of line {@%d} brought, wgmma read %u, and never the rest", bytes,
-                 inst, read * CHUNK_BYTES);
-    finding->party(0, "wgmma", "read %u bytes of the tile", read * CHUNK_BYTES);
+    const bool hopper = cta.program.kernel.inst[reader].op == OP_WGMMA;
+    const char* name = hopper ? "wgmma" : "the tensor core";
+    finding->say("of the %u bytes that a tensor copy of line {@%d} brought, %s read %u, and never the rest", bytes,
+                 inst, name, read * CHUNK_BYTES);
+    finding->party(0, name, "read %u bytes of the tile", read * CHUNK_BYTES);
     finding->party(1, "tensor copy", "brought %u bytes", bytes);
     finding->mend(
         "check the descriptor's step along K (K-major: 32 bytes for 16 elements of 16 bits, so +2 in its address "
@@ -68,7 +70,10 @@ void report_unread(Cta& cta, uint32_t begin, uint32_t end) {
   }
 }
 
-void TensorState::cta_exit(Cta& cta) { report_unread(cta, 0, static_cast<uint32_t>(lines.size())); }
+void TensorState::cta_exit(Cta& cta) {
+  report_unread(cta, 0, static_cast<uint32_t>(lines.size()));
+  report_tensor_memory_leaks(cta);
+}
 
 void complete_transaction(Cta& cta, Mbar& mbar, uint32_t bytes) {
   const uint32_t expected = mbar.tx > 0 && mbar.tx < bytes ? static_cast<uint32_t>(mbar.tx) : bytes;
@@ -80,13 +85,15 @@ TensorState::TensorState(Cta& cta)
     : bulk_stores(cta.warps.size()),
       cp_async(cta.warps.size()),
       warpgroups((cta.warps.size() + 3) / 4),
-      lines(cta.smem.size() / LINE_BYTES + 1, LineLayout{0, 0, -1, -1, Swizzle::None, 0}) {}
+      lines(cta.smem.size() / LINE_BYTES + 1, LineLayout{0, 0, -1, -1, Swizzle::None, 0}),
+      tmem_stores(cta.warps.size(), 0) {}
 
 namespace {
 
 bool needs_state(const Inst& inst) {
   return (inst.op >= OP_CP_ASYNC && inst.op <= OP_CP_ASYNC_MBAR) ||
-         (inst.op >= OP_TMA_LOAD && inst.op <= OP_BULK_WAIT) || (inst.op >= OP_WGMMA && inst.op <= OP_WGMMA_WAIT);
+         (inst.op >= OP_TMA_LOAD && inst.op <= OP_BULK_WAIT) || (inst.op >= OP_WGMMA && inst.op <= OP_WGMMA_WAIT) ||
+         (inst.op >= OP_TCGEN05_ALLOC && inst.op <= OP_TCGEN05_FENCE);
 }
 
 }  // namespace
@@ -98,7 +105,7 @@ std::unique_ptr<Extension> make_tensor_state(Cta& cta) {
 }
 
 Handler bind_tensor(const Inst& inst) {
-  for (Handler (*bind)(const Inst&) : {bind_tma, bind_copies, bind_wgmma, bind_mma, bind_matrix}) {
+  for (Handler (*bind)(const Inst&) : {bind_tma, bind_copies, bind_wgmma, bind_tcgen05, bind_mma, bind_matrix}) {
     if (Handler handler = bind(inst)) return handler;
   }
   return nullptr;

@@ -7,6 +7,7 @@
 #include "core.hpp"
 #include "descriptor.hpp"
 #include "tensor_map.hpp"
+#include "tmem.hpp"
 
 // ---- copies that complete by groups (PTX ISA 9.7.9.25.1.1)
 
@@ -71,6 +72,8 @@ struct TensorState : Extension {
   std::vector<CopyQueue> bulk_stores, cp_async;  // per warp
   std::vector<Warpgroup> warpgroups;
   std::vector<LineLayout> lines;  // per 128 bytes of shared memory
+  std::unique_ptr<TensorMemory> tmem;  // from the first use on
+  std::vector<uint64_t> tmem_stores;   // per warp: ticket of the last tcgen05.st
 };
 
 inline TensorState& tensor_state(Cta& cta) { return static_cast<TensorState&>(*cta.tensor); }
@@ -78,6 +81,9 @@ uint64_t line_hash(const uint8_t* line);
 
 // Notes the copies that filled lines [begin, end) of which wgmma read a part, and nothing the rest.
 void report_unread(Cta&, uint32_t begin, uint32_t end);
+
+// Allocations of tensor memory that the CTA leaves behind.
+void report_tensor_memory_leaks(Cta&);
 
 // Hardware completes a copy in pieces, so a barrier that expects fewer bytes than arrive may end its phase on the way,
 // with the surplus counted in the next one: an H200 did so in one run and not in another. Here it always ends: the
@@ -114,5 +120,6 @@ inline uint64_t from_shared_window(uint64_t address) {
 Handler bind_tma(const Inst&);
 Handler bind_copies(const Inst&);
 Handler bind_wgmma(const Inst&);
+Handler bind_tcgen05(const Inst&);
 Handler bind_mma(const Inst&);
 Handler bind_matrix(const Inst&);

@@ -1,18 +1,20 @@
 // Execution of a collective: gather the operands, multiply, write the accumulators of all four warps.
 #include "wgmma_collective.hpp"
 #include <algorithm>
+#include "operand_tile.hpp"
 #include "tensor.hpp"
-#include "wgmma_tile.hpp"
 
 void OperandBytes::place(const Operand& placed) {
   operand = placed;
-  chunks.resize(operand.chunks());
-  uint32_t low = UINT32_MAX, high = 0;
-  for (uint32_t i = 0; i < chunks.size(); ++i) {
-    chunks[i] = operand.chunk_address(i);
-    low = std::min(low, chunks[i]);
-    high = std::max(high, chunks[i]);
-  }
+  std::vector<uint32_t> addresses(operand.chunks());
+  for (uint32_t i = 0; i < addresses.size(); ++i) addresses[i] = operand.chunk_address(i);
+  assign(std::move(addresses));
+}
+
+void OperandBytes::assign(std::vector<uint32_t> addresses) {
+  chunks = std::move(addresses);
+  const auto [lowest, highest] = std::minmax_element(chunks.begin(), chunks.end());
+  const uint32_t low = *lowest, high = *highest;
   // A bit per chunk sorts and merges them.
   const uint32_t count = (high - low) / CHUNK_BYTES + 1;
   static thread_local std::vector<uint64_t> bits;
@@ -36,48 +38,6 @@ void OperandBytes::place(const Operand& placed) {
 
 namespace {
 
-struct Scratch {
-  TileA a;
-  TileB b;
-};
-
-constexpr int CHUNK_ELEMENTS = 8;
-
-// Eight elements of a chunk; loops of fixed length, so that they vectorise.
-struct Converted {
-  float value[CHUNK_ELEMENTS];
-  int16_t exponent[CHUNK_ELEMENTS];
-
-  Converted(const uint16_t* raw, bool bf16, bool negate) {
-    const uint16_t sign = negate ? 0x8000 : 0;
-    for (int i = 0; i < CHUNK_ELEMENTS; ++i) {
-      const uint16_t bits = raw[i] ^ sign;
-      value[i] = bf16 ? bf16_to_float(bits) : half_to_float(bits);
-    }
-    for (int i = 0; i < CHUNK_ELEMENTS; ++i)
-      exponent[i] = bf16 ? exponent_of<8, 7>(raw[i]) : exponent_of<5, 10>(raw[i]);
-  }
-};
-
-// Reads an operand from shared memory.
-template <class Tile>
-void gather(Cta& cta, const OperandBytes& bytes, bool bf16, bool negate, Tile& tile) {
-  const int extent = static_cast<int>(bytes.operand.extent), groups = extent / CHUNK_ELEMENTS;
-  for (int index = 0; index < static_cast<int>(bytes.chunks.size()); ++index) {
-    uint16_t raw[CHUNK_ELEMENTS];
-    std::memcpy(raw, cta.shared(bytes.chunks[static_cast<size_t>(index)]), sizeof raw);
-    const Converted chunk(raw, bf16, negate);
-    if (bytes.operand.mn_major) {
-      const int k = index / groups, row = index % groups * CHUNK_ELEMENTS;
-      for (int i = 0; i < CHUNK_ELEMENTS; ++i) tile.set(row + i, k, chunk.value[i], chunk.exponent[i]);
-    } else {
-      const int row = index / 2, k = index % 2 * CHUNK_ELEMENTS;
-      for (int i = 0; i < CHUNK_ELEMENTS; ++i) tile.set(row, k + i, chunk.value[i], chunk.exponent[i]);
-    }
-  }
-  tile.judge(extent);
-}
-
 // Reads A from registers: 16-bit element e (low to high over four registers) of lane l in warp w is row 16w + l / 4 + 8
 // (e / 2 % 2), column 2 (l % 4) + e % 2 + 8 (e / 4) (PTX ISA 9.7.15.5.1.1.1).
 void gather_registers(Cta& cta, const Collective& collective, bool bf16, bool negate, TileA& tile) {
@@ -97,28 +57,6 @@ void gather_registers(Cta& cta, const Collective& collective, bool bf16, bool ne
   }
   tile.judge(TILE_M);
 }
-
-// One accumulator register of one warp as fp32, updated in place.
-struct Update {
-  const Scratch& scratch;
-  bool accumulate;
-
-  void operator()(int warp, int half, int block, int parity, float* lanes) const {
-    const TileA& a = scratch.a;
-    const TileB& b = scratch.b;
-    const int at_a = TileA::at(warp, half), at_b = TileB::at(block, parity);
-    if (a.tame && b.tame &&
-        accumulate_tame(a.value + at_a, a.exponent + at_a, b.value + at_b, b.exponent + at_b, lanes, accumulate)) {
-      return;
-    }
-    for (int lane = 0; lane < LANES; ++lane) {
-      const int row = warp * 16 + half * 8 + lane / 4, column = block * 8 + lane % 4 * 2 + parity;
-      lanes[lane] = tensor_core_sum(
-          TILE_K, [&](int k) { return a.get(row, k); }, [&](int k) { return b.get(column, k); }, lanes[lane],
-          accumulate);
-    }
-  }
-};
 
 // Two columns of fp16 share a register.
 void update_halves(const Update& update, int warp, int half, int block, uint32_t* lanes) {
@@ -165,7 +103,8 @@ void clear_accumulators(Cta& cta, const Collective& collective) {
 }  // namespace
 
 // Bytes that a tensor copy wrote with one swizzle and that are still as it left them, read with another.
-void Collective::check_layout(Cta& cta, const OperandBytes& bytes, const char* name) const {
+void check_operand_layout(Cta& cta, const Warp& warp, int inst, const OperandBytes& bytes, const char* name,
+                          const char* reader, const char* swizzle_bits) {
   const std::vector<LineLayout>& lines = tensor_state(cta).lines;
   uint32_t last = UINT32_MAX;
   for (uint32_t chunk : bytes.chunks) {
@@ -175,21 +114,21 @@ void Collective::check_layout(Cta& cta, const OperandBytes& bytes, const char* n
     const LineLayout& line = lines[index];
     if (line.inst < 0 || line.swizzle == bytes.operand.descriptor.swizzle) continue;
     if (line_hash(cta.shared(index * LINE_BYTES)) != line.hash) continue;
-    FindingRecord* finding = cta.findings.add(cta, &cta.warps[static_cast<size_t>(group * 4)], -1,
-                                              "descriptor.swizzle_mismatch", Severity::Error, inst, line.inst);
+    FindingRecord* finding =
+        cta.findings.add(cta, &warp, -1, "descriptor.swizzle_mismatch", Severity::Error, inst, line.inst);
     if (finding) {
       finding->address = chunk;
       finding->say("the descriptor of %s says %s, but the tensor copy that wrote shared address 0x%x used %s", name,
                    swizzle_name(bytes.operand.descriptor.swizzle), chunk, swizzle_name(line.swizzle));
-      finding->party(0, "wgmma", "reads %s with %s", name, swizzle_name(bytes.operand.descriptor.swizzle));
+      finding->party(0, reader, "reads %s with %s", name, swizzle_name(bytes.operand.descriptor.swizzle));
       finding->party(1, "tensor copy", "wrote the bytes with %s", swizzle_name(line.swizzle));
-      finding->mend("give bits 62-63 of the descriptor and the tensor map the same swizzle");
+      finding->mend("give bits %s of the descriptor and the tensor map the same swizzle", swizzle_bits);
     }
     return;
   }
 }
 
-void Collective::mark_read(Cta& cta, const OperandBytes& bytes) const {
+void mark_operand_read(Cta& cta, const OperandBytes& bytes, int inst) {
   std::vector<LineLayout>& lines = tensor_state(cta).lines;
   for (const uint32_t chunk : bytes.chunks) {
     LineLayout& line = lines[chunk / LINE_BYTES];
@@ -203,8 +142,9 @@ void Collective::run(Cta& cta) {
   const bool bf16 = form->stype == T_BF16;
   for (const OperandBytes* bytes : {&a, &b}) {
     if (bytes == &a && a_in_registers()) continue;
-    check_layout(cta, *bytes, bytes == &a ? "A" : "B");
-    mark_read(cta, *bytes);
+    check_operand_layout(cta, cta.warps[static_cast<size_t>(group * 4)], inst, *bytes, bytes == &a ? "A" : "B", "wgmma",
+                         "62-63");
+    mark_operand_read(cta, *bytes, inst);
   }
   if (cta.grid.zero_target_results) {
     clear_accumulators(cta, *this);

@@ -15,6 +15,7 @@ struct OperandBytes {
   std::vector<Range> ranges;  // the same bytes, merged
 
   void place(const Operand&);
+  void assign(std::vector<uint32_t> addresses);  // other chunks than all of the operand's
   uint32_t first() const { return ranges.front().address; }
   uint32_t end() const { return ranges.back().address + ranges.back().bytes; }
 };
@@ -30,8 +31,9 @@ struct Collective : AsyncOp {
   bool a_in_registers() const { return form->a < 0; }
   int columns() const { return static_cast<int>(form->imm); }
   void run(Cta&) override;
-
- private:
-  void check_layout(Cta&, const OperandBytes&, const char* name) const;
-  void mark_read(Cta&, const OperandBytes&) const;
 };
+
+// What reading an operand tells of the tensor copies that wrote it: a swizzle other than theirs is an error.
+void check_operand_layout(Cta&, const Warp&, int inst, const OperandBytes&, const char* name, const char* reader,
+                          const char* swizzle_bits);
+void mark_operand_read(Cta&, const OperandBytes&, int inst);

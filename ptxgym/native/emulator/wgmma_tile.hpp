@@ -110,7 +110,8 @@ inline bool accumulate_tame(const float* a, const int16_t* a_exponents, const fl
     }
     exponents[part] = __builtin_convertvector(products, Ints);
     if (accumulate) {  // −127 of zeros and subnormal numbers is below every tame product
-      const Ints before = (load<Ints>(accumulator + part * VECTOR) >> 23 & 0xFF) - 127;
+      const Ints bits = reinterpret_cast<Ints>(load<Floats>(accumulator + part * VECTOR));  // not load<Ints>: a template
+      const Ints before = (bits >> 23 & 0xFF) - 127;  // argument loses may_alias
       exponents[part] = before > exponents[part] ? before : exponents[part];
     }
     too_large |= exponents[part] > greatest_allowed;

@@ -82,7 +82,7 @@ def test_family_and_multiply_adds(text: str) -> None:
 
 
 def test_families_are_those_that_the_emulator_counts() -> None:
-    assert {family for family, _ in CASES.values()} - set(FAMILIES) == {"tcgen05"}
+    assert {family for family, _ in CASES.values()} <= set(FAMILIES)
 
 
 def test_an_unknown_opcode_is_counted_as_ordinary_and_listed() -> None:

@@ -11,7 +11,16 @@ from ptxgym.device.emulator.decode_grammar import RULES, NotEmulated
 from tests.device.emulator.decode.instances import LINES, REFUSED_LINES
 from tests.device.emulator.decode.support import FIELDS, decode_one, registers
 
-TABLES = ((ir.CMP, 0), (ir.ATOM, 0), (ir.SPACE, 4), (ir.BOOL, 4), (ir.ORDER, 8), (ir.SCOPE, 12))
+TABLES = (
+    (ir.CMP, 0),
+    (ir.ATOM, 0),
+    (ir.TMEM_SHAPE, 0),
+    (ir.TMEM_COPY, 0),
+    (ir.SPACE, 4),
+    (ir.BOOL, 4),
+    (ir.ORDER, 8),
+    (ir.SCOPE, 12),
+)
 MODS = {name: value << shift for table, shift in TABLES for name, value in table.items()}
 MODS |= {name.removeprefix("M_"): value for name, value in ir.ADDRESS_WIDTH.items()}
 WITH_OPTIONAL_LAST = (

@@ -1,4 +1,4 @@
-"""The table of accepted forms is real PTX: the vendor's assembler takes every line of it for sm_90a."""
+"""The table of accepted forms is real PTX: the vendor's assembler takes every line of it, for sm_90a or sm_100a."""
 
 from __future__ import annotations
 
@@ -6,17 +6,29 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from ptxgym.build import find_toolchain
 from tests.device.emulator.decode.instances import LINES
 from tests.device.emulator.decode.support import DECLARATIONS, HEAD
 
-NEWER = {"ld.global.v8.b32 {v0, v1, v2, v3, v4, v5, v6, v7}, [a64]"}
-"""Forms of sm_100 that the decoder takes as well."""
+NEWER = {
+    "ld.global.v8.b32 {v0, v1, v2, v3, v4, v5, v6, v7}, [a64]",
+    "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.cta_group::1 "
+    "[a32], [b64, {v0, v1}], [c32]",
+}
+"""Forms of sm_100 that the decoder takes as well, beside the tcgen05 family."""
 
 
-def test_ptxas_takes_every_accepted_form(tmp_path: Path) -> None:
-    instructions = [instruction for instruction, _ in LINES if instruction not in NEWER]
-    text = HEAD
+def _is_newer(instruction: str) -> bool:
+    return instruction in NEWER or instruction.startswith("tcgen05.")
+
+
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
+def test_ptxas_takes_every_accepted_form(arch: str, tmp_path: Path) -> None:
+    instructions = [instruction for instruction, _ in LINES if _is_newer(instruction) == (arch == "sm_100a")]
+    assert instructions
+    text = HEAD.replace("sm_90a", arch)
     for number, instruction in enumerate(instructions):
         body = f"LABEL:\nTABLE: .branchtargets LABEL, LABEL;\n{instruction};\nret;"
         text += f".visible .entry k{number}()\n{{\n{DECLARATIONS}{body}\n}}\n"
@@ -24,7 +36,7 @@ def test_ptxas_takes_every_accepted_form(tmp_path: Path) -> None:
     source.write_text(text)
     ptxas = find_toolchain().root / "bin" / "ptxas"
     done = subprocess.run(
-        [ptxas, "-arch=sm_90a", "-O0", source, "-o", tmp_path / "accepted.cubin"],
+        [ptxas, f"-arch={arch}", "-O0", source, "-o", tmp_path / "accepted.cubin"],
         capture_output=True,
         text=True,
         check=False,

@@ -1,0 +1,230 @@
+// Ordering of tensor memory (PTX ISA 9.7.16.6): ld, st, mma, cp and shift are asynchronous; what orders them is
+// tcgen05.wait for ld and st, tcgen05.commit for the others, and the pipelines of one thread.
+#include "shadow_state.hpp"
+
+namespace {
+
+constexpr int COLUMNS = 512, LANE_GROUPS = 8;
+
+const char* op_name(const Kernel& kernel, int inst) {
+  switch (kernel.inst[inst].op) {
+    case OP_TCGEN05_MMA: return "tcgen05.mma";
+    case OP_TCGEN05_CP: return "tcgen05.cp";
+    case OP_TCGEN05_SHIFT: return "tcgen05.shift";
+    case OP_TCGEN05_LD: return "tcgen05.ld";
+    case OP_TCGEN05_ST: return "tcgen05.st";
+    case OP_TCGEN05_DEALLOC: return "tcgen05.dealloc";
+    default: return "tcgen05";
+  }
+}
+
+enum class Pipeline { Ordered, InPractice, None };
+
+// Whether two operations of one thread execute in the order of issue (9.7.16.6.2): mma → mma of the same accumulator and
+// shape, cp → mma, shift → mma, shift → cp.4x256b, mma → shift. Other mma of one thread follow each other in practice.
+Pipeline pipelined(const Inst& earlier, uint32_t earlier_shape, const Inst& now, uint32_t shape) {
+  if (now.op == OP_TCGEN05_MMA) {
+    const bool accumulator = earlier.op == OP_TCGEN05_MMA && earlier_shape != shape;
+    return accumulator ? Pipeline::InPractice : Pipeline::Ordered;
+  }
+  if (earlier.op == OP_TCGEN05_MMA && now.op == OP_TCGEN05_SHIFT) return Pipeline::Ordered;
+  if (earlier.op == OP_TCGEN05_SHIFT && now.op == OP_TCGEN05_CP && mods_low(now.mods) == TCP_4X256B)
+    return Pipeline::Ordered;
+  return Pipeline::None;
+}
+
+const char* remedy(Kind earlier) {
+  switch (earlier) {
+    case Kind::TmemLoad:
+      return "tcgen05.wait::ld in the loading warp, then tcgen05.fence::before_thread_sync and an arrival or barrier, "
+             "before the cells are written.";
+    case Kind::TmemStore:
+      return "tcgen05.wait::st in the storing warp, then tcgen05.fence::before_thread_sync and an arrival or barrier, "
+             "before the cells are used.";
+    default:
+      return "tcgen05.commit after it, to an mbarrier that this warp waits on (with the parity of that phase), then "
+             "tcgen05.fence::after_thread_sync.";
+  }
+}
+
+}  // namespace
+
+void ShadowState::tmem_allocated(int column, int columns) {
+  if (tmem_.empty()) tmem_.resize(static_cast<size_t>(LANE_GROUPS) * COLUMNS);
+  for (int group = 0; group < LANE_GROUPS; ++group) {
+    for (int at = column; at < column + columns; ++at) tmem_[static_cast<size_t>(group * COLUMNS + at)] = TmemCell();
+  }
+}
+
+void ShadowState::tmem_access(Warp& warp, int inst, TmemUse use, int lane, int column, int columns, uint32_t lanes,
+                              uint32_t shape) {
+  settle();
+  if (tmem_.empty()) return;
+  WarpState& w = of(warp);
+  Touch now = own_touch(warp, inst, Kind::Generic, use != TmemUse::Load && use != TmemUse::Read);
+  now.lane = static_cast<uint16_t>(lane);
+  if (use == TmemUse::Load || use == TmemUse::Store) {
+    GroupQueue& q = use == TmemUse::Load ? w.tmem_loads : w.tmem_stores;
+    if (!q.component) q.component = components_++;
+    now.kind = use == TmemUse::Load ? Kind::TmemLoad : Kind::TmemStore;
+    now.component = static_cast<uint16_t>(q.component);
+    now.time = ++q.issued;
+    q.last_inst = inst;
+  } else if (use != TmemUse::Dealloc) {
+    const GroupQueue& q = queue(warp, Async::Tcgen05, lane);
+    now.kind = Kind::Tcgen05;
+    now.component = static_cast<uint16_t>(q.component);
+    now.time = q.issued;
+  }
+  bool sound = true;
+  for (uint32_t group = 0; group < LANE_GROUPS; ++group) {
+    if (!(lanes >> group & 1)) continue;
+    for (int at = column; at < column + columns; ++at) {
+      TmemCell& cell = tmem_[group * COLUMNS + static_cast<uint32_t>(at)];
+      if (cell.write.inst >= 0 && sound)
+        sound = tmem_ordered(warp, cell.write, cell.shape, now, shape, at, group * 16);
+      if (!now.write) {
+        bool known = false;
+        for (Touch& read : cell.reads) {
+          if (read.component != now.component) continue;
+          read = now;
+          known = true;
+        }
+        if (!known) cell.reads.push_back(now);
+        continue;
+      }
+      for (const Touch& read : cell.reads)
+        if (sound) sound = tmem_ordered(warp, read, 0, now, 0, at, group * 16);
+      cell.reads.clear();
+      cell.write = now;
+      cell.shape = shape;
+    }
+  }
+}
+
+// Checks one pair of accesses to a cell; false after a finding, so that one operation makes one.
+bool ShadowState::tmem_ordered(Warp& warp, const Touch& earlier, uint32_t earlier_shape, const Touch& now,
+                               uint32_t shape, int column, uint32_t lane) {
+  const Kernel& kernel = cta_.program.kernel;
+  if (earlier.component == now.component && earlier.kind == now.kind && now.kind == Kind::Tcgen05) {
+    if (earlier.time == now.time) return true;  // one operation
+    const bool accumulators = earlier.write && now.write;
+    const Pipeline order = pipelined(kernel.inst[earlier.inst], accumulators ? earlier_shape : shape,
+                                     kernel.inst[now.inst], shape);
+    if (order == Pipeline::Ordered) return true;
+    if (order == Pipeline::None) {
+      const WarpState& w = of(warp);
+      if (w.now.seen.covers(earlier.component, earlier.time)) return true;
+      report_tcgen05_pipeline(warp, earlier, now, column);
+      return false;
+    }
+    return true;
+  }
+  const WarpState& w = of(warp);
+  if (!w.now.seen.covers(earlier.component, earlier.time)) {
+    const bool likely = w.now.likely.covers(earlier.component, earlier.time);
+    report_tmem(warp, earlier, now, column, lane, likely ? Severity::Warning : Severity::Error);
+    return false;
+  }
+  // Across threads, and after the tensor core, execution order alone does not order asynchronous operations
+  // (9.7.16.6.3, 9.7.16.6.4.2 example 2).
+  const bool crosses = earlier.warp != now.warp || earlier.kind == Kind::Tcgen05;
+  if (!crosses || now.kind == Kind::Generic || w.after_fence.covers(earlier.component, earlier.time)) return true;
+  FindingRecord* f =
+      cta_.findings.add(cta_, &warp, -1, "tcgen05.missing_fence", Severity::Warning, now.inst, earlier.inst);
+  if (f) {
+    f->say("the %s of warp %d follows the %s of line {@%d} through a barrier, but without "
+           "tcgen05.fence::after_thread_sync between the wait and itself",
+           op_name(kernel, now.inst), warp.id, op_name(kernel, earlier.inst), earlier.inst);
+    f->mend("Put tcgen05.fence::after_thread_sync after the wait (or bar.sync), before the next tcgen05 instruction.");
+    describe_pair(*f, now, "touches tensor memory", earlier, "touched it before the barrier");
+  }
+  return false;
+}
+
+void ShadowState::report_tmem(Warp& warp, const Touch& earlier, const Touch& now, int column, uint32_t lane,
+                              Severity severity) {
+  const Kernel& kernel = cta_.program.kernel;
+  const bool frees = kernel.inst[now.inst].op == OP_TCGEN05_DEALLOC;
+  const char* code = frees ? "tmem.dealloc_in_use" : now.write ? "tmem.overwrite" : "tmem.read_early";
+  FindingRecord* f = cta_.findings.add(cta_, &warp, static_cast<int>(now.lane), code, severity, now.inst, earlier.inst);
+  if (!f) return;
+  f->say("the %s of warp %d %s column %d (lanes from %u) of tensor memory, which the %s of line {@%d} may still be %s: "
+         "nothing orders them",
+         op_name(kernel, now.inst), warp.id, frees ? "frees" : now.write ? "writes" : "reads", column, lane,
+         op_name(kernel, earlier.inst), earlier.inst, earlier.write ? "writing" : "reading");
+  f->mend("%s", remedy(earlier.kind));
+  describe_pair(*f, now, frees ? "frees the cells" : now.write ? "writes the cells" : "reads the cells", earlier,
+                earlier.write ? "writes the cells" : "reads the cells");
+}
+
+void ShadowState::report_tcgen05_pipeline(Warp& warp, const Touch& earlier, const Touch& now, int column) {
+  const Kernel& kernel = cta_.program.kernel;
+  FindingRecord* f =
+      cta_.findings.add(cta_, &warp, static_cast<int>(now.lane), "tcgen05.unordered", Severity::Warning, now.inst,
+                        earlier.inst);
+  if (!f) return;
+  f->say("a %s after the %s of line {@%d} on column %d of tensor memory: two such operations of one thread are not "
+         "guaranteed to execute in order",
+         op_name(kernel, now.inst), op_name(kernel, earlier.inst), earlier.inst, column);
+  f->mend("tcgen05.commit after the first and a wait on its mbarrier, then tcgen05.fence::after_thread_sync.");
+  describe_pair(*f, now, "touches the column", earlier, "touched it before");
+}
+
+// In a deadlock: commits that completed phases of a barrier on which nobody has ever waited.
+void ShadowState::report_unseen_commits(Warp& warp, int inst, const Mbar& awaited) {
+  const Kernel& kernel = cta_.program.kernel;
+  if (awaited.pending != awaited.expected) return;  // somebody does arrive there
+  for (const Mbar& other : cta_.mbars) {
+    if (!other.valid || !other.phases || other.last_arrive_inst < 0 || other.index == awaited.index) continue;
+    if (kernel.inst[other.last_arrive_inst].op != OP_TCGEN05_COMMIT) continue;
+    const auto& observers = of(other).observers;
+    if (std::any_of(observers.begin(), observers.end(), [](const auto& o) { return o.phases != 0; })) continue;
+    FindingRecord* f = cta_.findings.add(cta_, &warp, -1, "tcgen05.commit_unseen", Severity::Warning,
+                                         other.last_arrive_inst, inst);
+    if (!f) continue;
+    f->say("the tcgen05.commit arrived at the %s, on which no warp has waited, while warp %d waits for the %s, at which "
+           "nothing has arrived",
+           barrier_name(other).c_str(), warp.id, barrier_name(awaited).c_str());
+    f->mend("Commit to the barrier that is waited for: compare both addresses.");
+    describe_pair(*f, by_tcgen05(warp.id, other.last_arrive_inst, 0), "arrived elsewhere", by_warp(warp.id, inst),
+                  "waits for the other barrier");
+  }
+}
+
+void ShadowState::tmem_wait(Warp& warp, int, bool stores) {
+  settle();
+  WarpState& w = of(warp);
+  GroupQueue& q = stores ? w.tmem_stores : w.tmem_loads;
+  if (!q.component) return;
+  q.retired = q.issued;
+  w.now.raise(q.component, q.issued);
+  w.after_fence.raise(q.component, q.issued);
+  changed(w);
+}
+
+void ShadowState::tcgen05_fence(Warp& warp, int, bool after) {
+  settle();
+  WarpState& w = of(warp);
+  if (after) w.after_fence = w.now.seen;
+}
+
+// The arrival happens when the operations are over. It hands them over, and with them what their issuer knew.
+int ShadowState::tcgen05_commit(Warp& warp, int, int lane) {
+  settle();
+  WarpState& w = of(warp);
+  GroupQueue& q = queue(warp, Async::Tcgen05, lane);
+  q.committed = q.handed_over = q.issued;
+  commits_.push_back(w.now);
+  commits_.back().raise(q.component, q.issued);
+  tick(w);
+  return static_cast<int>(commits_.size()) - 1;
+}
+
+void ShadowState::tcgen05_arrive(int commit, Mbar& bar) {
+  of(bar).pending.join(commits_[static_cast<size_t>(commit)]);
+}
+
+void ShadowState::tcgen05_operand(Warp& warp, int inst, const Operand& operand, const char* name) {
+  check_layout(warp, inst, operand, name, by_tcgen05(warp.id, inst, 0));
+}

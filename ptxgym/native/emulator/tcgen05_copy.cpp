@@ -1,0 +1,155 @@
+// tcgen05.cp and tcgen05.shift (PTX ISA 9.7.16.9).
+#include "tcgen05.hpp"
+
+namespace {
+
+struct CopyShape {
+  int rows, words;  // of the source: words of 32 bits
+  const char* name;
+};
+
+constexpr CopyShape copy_shape(uint8_t shape) {
+  switch (shape) {
+    case TCP_128X256B: return {128, 8, "tcgen05.cp.128x256b"};
+    case TCP_4X256B: return {4, 8, "tcgen05.cp.4x256b"};
+    case TCP_128X128B: return {128, 4, "tcgen05.cp.128x128b"};
+    case TCP_64X128B_02_13: return {64, 4, "tcgen05.cp.64x128b.warpx2::02_13"};
+    case TCP_64X128B_01_23: return {64, 4, "tcgen05.cp.64x128b.warpx2::01_23"};
+    default: return {32, 4, "tcgen05.cp.32x128b.warpx4"};
+  }
+}
+
+// Lanes (relative to the address) that row `row` goes to: the first, the number of copies, and the distance between
+// them. The ISA says which warps share data; lane by lane it is stated by CUTLASS (copy_traits_sm100.hpp, UTCCP) and TVM
+// (tcgen05.cp) alike, 4x256b, whose rows refresh one lane of each quarter, included.
+struct Replicas {
+  int first, count, step;
+};
+constexpr Replicas replicas(uint8_t shape, int row) {
+  switch (shape) {
+    case TCP_4X256B: return {32 * row, 1, 0};
+    case TCP_64X128B_02_13: return {row, 2, 64};
+    case TCP_64X128B_01_23: return {64 * (row / 32) + row % 32, 2, 32};
+    case TCP_32X128B: return {row, 4, 32};
+    default: return {row, 1, 0};
+  }
+}
+
+// The source as the K-major matrix that the descriptor describes: 16-byte chunks in rows (PTX ISA 9.7.16.9.2).
+struct Copy : AsyncOp {
+  uint8_t shape;
+  int lane, column;
+  OperandBytes source;
+
+  void run(Cta& cta) override {
+    TensorMemory& memory = tensor_memory(cta);
+    const CopyShape form = copy_shape(shape);
+    const int chunks = form.words / 4;
+    mark_operand_read(cta, source, inst);
+    for (int row = 0; row < form.rows; ++row) {
+      const Replicas to = replicas(shape, row);
+      for (int word = 0; word < form.words; ++word) {
+        const uint32_t at = source.chunks[static_cast<size_t>(row * chunks + word / 4)] + word % 4 * 4u;
+        uint32_t value;
+        std::memcpy(&value, cta.shared(at), sizeof value);
+        for (int copy = 0; copy < to.count; ++copy)
+          memory.write(lane + to.first + copy * to.step, column + word, value);
+      }
+    }
+  }
+};
+
+Step cp(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
+  const int at = cta.index_of(inst);
+  const uint8_t shape = mods_low(inst.mods);
+  const CopyShape form = copy_shape(shape);
+  for (uint32_t rest = mask; rest; rest &= rest - 1) {
+    const int lane = first_lane(rest);
+    const TmemAddress address =
+        TmemAddress::of(warp.reg<uint32_t>(inst.a)[lane] + static_cast<uint32_t>(inst.imm));
+    auto copy = std::make_unique<Copy>();
+    copy->inst = at;
+    copy->shape = shape;
+    copy->lane = address.lane;
+    copy->column = address.column;
+    const int highest = shape == TCP_4X256B ? 96 : 127;
+    if (address.lane + highest >= TMEM_LANES) {
+      return cta.fault(warp, inst, lane, "tmem.lanes", "%s at lane %d of tensor memory reaches lane %d: there are %d",
+                       form.name, address.lane, address.lane + highest, TMEM_LANES);
+    }
+    if (address.column % 4) {
+      return cta.fault(warp, inst, lane, "tmem.alignment",
+                       "%s at column %d of tensor memory: the first column must be a multiple of 4 (128 bits)",
+                       form.name, address.column);
+    }
+    if (!columns_allocated(cta, warp, inst, lane, form.name, address.column, form.words)) return Step::Fault;
+    TensorDescriptor descriptor;
+    if (!sound_descriptor(cta, warp, inst, lane, warp.reg<uint64_t>(inst.b)[lane], "the source", descriptor))
+      return Step::Fault;
+    // Rows of 32 bytes are two chunks of a K-major operand, rows of 16 bytes the first of them.
+    copy->source.operand = {descriptor.matrix, static_cast<uint32_t>(form.rows), false};
+    std::vector<uint32_t> chunks;
+    for (uint32_t row = 0; row < static_cast<uint32_t>(form.rows); ++row)
+      for (uint32_t c = 0; c < static_cast<uint32_t>(form.words) / 4; ++c)
+        chunks.push_back(copy->source.operand.chunk_address(row * 2 + c));
+    copy->source.assign(std::move(chunks));
+    if (!operand_inside(cta, warp, inst, lane, copy->source, "the source")) return Step::Fault;
+    if (Shadow* shadow = cta.shadow.get()) {
+      shadow->async_begin(warp, at, Async::Tcgen05, lane, nullptr, 0);
+      for (const OperandBytes::Range& range : copy->source.ranges)
+        shadow->async_read(warp, at, Async::Tcgen05, range.address, range.bytes, nullptr);
+      shadow->tmem_access(warp, at, TmemUse::Write, lane, address.column, form.words, 0xFF);
+    }
+    cta.async.post(cta, std::move(copy), tcgen05_queue(warp, lane));
+  }
+  return Step::Next;
+}
+
+// 32 lanes × 32 bytes move down by one row, the last stays (PTX ISA 9.7.16.9.3). The text does not say which way "down"
+// is. Row r takes what row r + 1 held: only then does the last row have nothing to take and is "except the last", and
+// only then is it the row that a tcgen05.cp.4x256b, which is pipelined after a shift (9.7.16.6.2), brings.
+struct Shift : AsyncOp {
+  int lane, column;
+  void run(Cta& cta) override {
+    TensorMemory& memory = tensor_memory(cta);
+    for (int row = lane; row < lane + 31; ++row) {
+      for (int word = column; word < column + 8; ++word)
+        if (memory.written(row + 1, word)) memory.write(row, word, memory.cell(row + 1, word));
+    }
+  }
+};
+
+Step shift(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
+  const int at = cta.index_of(inst);
+  for (uint32_t rest = mask; rest; rest &= rest - 1) {
+    const int lane = first_lane(rest);
+    const TmemAddress address =
+        TmemAddress::of(warp.reg<uint32_t>(inst.a)[lane] + static_cast<uint32_t>(inst.imm));
+    if (address.lane % 32 || address.lane >= TMEM_LANES) {
+      return cta.fault(warp, inst, lane, "tmem.lanes",
+                       "tcgen05.shift at lane %d of tensor memory: the lane must be a multiple of 32 below %d",
+                       address.lane, TMEM_LANES);
+    }
+    if (!columns_allocated(cta, warp, inst, lane, "tcgen05.shift", address.column, 8)) return Step::Fault;
+    auto op = std::make_unique<Shift>();
+    op->inst = at;
+    op->lane = address.lane;
+    op->column = address.column;
+    if (Shadow* shadow = cta.shadow.get()) {
+      shadow->async_begin(warp, at, Async::Tcgen05, lane, nullptr, 0);
+      shadow->tmem_access(warp, at, TmemUse::Write, lane, address.column, 8, 3u << address.lane / 16);
+    }
+    cta.async.post(cta, std::move(op), tcgen05_queue(warp, lane));
+  }
+  return Step::Next;
+}
+
+}  // namespace
+
+Handler bind_tcgen05_copy(const Inst& inst) {
+  switch (inst.op) {
+    case OP_TCGEN05_CP: return mods_low(inst.mods) <= TCP_32X128B ? cp : nullptr;
+    case OP_TCGEN05_SHIFT: return shift;
+    default: return nullptr;
+  }
+}

@@ -1,0 +1,90 @@
+// Tensor memory of one CTA (PTX ISA 9.7.16.1): 128 lanes × 512 columns of 32-bit cells, allocated by columns.
+//
+// Addresses are 32 bits wide, lane << 16 | column (9.7.16.1.1). Every cell knows whether anything has written it, every
+// column which allocation it belongs to. A CTA has the whole tensor memory of its SM to itself here: what other resident
+// CTAs hold is not modelled.
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+#include "flags.hpp"
+
+constexpr int TMEM_LANES = 128, TMEM_COLUMNS = 512, TMEM_UNIT = 32;  // columns are allocated in multiples of the unit
+constexpr uint32_t TMEM_POISON = 0xFFFDFFFB;                         // NaN in fp32, bf16 and fp16
+
+struct TmemAddress {
+  int lane, column;
+  static constexpr TmemAddress of(uint32_t bits) {
+    return {static_cast<int>(bits >> 16), static_cast<int>(bits & 0xFFFF)};
+  }
+};
+
+class TensorMemory {
+ public:
+  struct Allocation {
+    int column, columns;
+    int inst;  // of the tcgen05.alloc
+    int warp;
+    bool live;
+  };
+
+  TensorMemory();
+  uint32_t& cell(int lane, int column) { return cells_[index(lane, column)]; }
+  bool written(int lane, int column) const { return written_[index(lane, column)] != 0; }
+  void write(int lane, int column, uint32_t value) {
+    cells_[index(lane, column)] = value;
+    written_[index(lane, column)] = 1;
+  }
+
+  // First free columns that are enough, or -1.
+  int allocate(int columns, int inst, int warp);
+  // The live allocation that begins at `column`, or nullptr.
+  Allocation* allocation_at(int column);
+  void release(Allocation&);
+  // First column of [column, column + count) that no live allocation holds, or -1.
+  int unallocated(int column, int count) const;
+  const std::vector<Allocation>& allocations() const { return allocations_; }
+
+  int relinquished = -1;  // instruction that gave up the right to allocate
+
+ private:
+  static constexpr size_t index(int lane, int column) {
+    return static_cast<size_t>(lane) * TMEM_COLUMNS + static_cast<size_t>(column);
+  }
+  std::vector<uint32_t> cells_;
+  std::vector<uint8_t> written_;
+  std::array<int, TMEM_COLUMNS> owner_{};  // index into allocations_ + 1
+  std::vector<Allocation> allocations_;
+};
+
+// ---- where registers of tcgen05.ld and tcgen05.st lie (PTX ISA 9.7.16.2.3.1)
+
+constexpr int tmem_shape_lanes(uint8_t shape) { return shape == TMEM_32X32B ? 32 : 16; }
+// Registers of one repetition, and the 32-bit columns that they cover.
+constexpr int tmem_shape_registers(uint8_t shape) { return shape == TMEM_16X256B ? 4 : shape == TMEM_16X128B ? 2 : 1; }
+constexpr int tmem_shape_columns(uint8_t shape) {
+  return shape == TMEM_16X256B ? 8 : shape == TMEM_16X128B ? 4 : shape == TMEM_16X64B ? 2 : 1;
+}
+
+// Lane (relative) and 32-bit element that register `reg` of thread `thread` holds. The ISA gives pictures only; CUTLASS
+// (copy_traits_sm100.hpp) and TVM (tcgen05.ld / tcgen05.st) state the same formulas. Both halves of 16x32bx2 hold the
+// same 16 lanes; threads 16 … 31 see the second access.
+struct TmemElement {
+  int lane, element;
+};
+constexpr TmemElement tmem_element(uint8_t shape, int reg, int thread) {
+  switch (shape) {
+    case TMEM_16X64B: return {thread / 4 + 8 * (thread % 2), 2 * reg + thread / 2 % 2};
+    case TMEM_16X128B: return {thread / 4 + 8 * (reg % 2), 4 * (reg / 2) + thread % 4};
+    case TMEM_16X256B: return {thread / 4 + 8 * (reg / 2 % 2), 8 * (reg / 4) + 2 * (thread % 4) + reg % 2};
+    case TMEM_16X32BX2: return {thread % 16, reg};
+    default: return {thread, reg};
+  }
+}
+
+// ---- accumulators (PTX ISA 9.7.16.10.5): M = 128 takes every lane, row by row (layout D); M = 64 takes 16 lanes of
+// each quarter (layout F), the lower or the upper ones as the address says.
+constexpr int accumulator_lane(int rows, int row, int first_lane) {
+  return rows == 64 ? first_lane + row / 16 * 32 + row % 16 : row;
+}

@@ -1,0 +1,204 @@
+"""Every finding of tcgen05: a kernel that trips it, and its twin without the fault, which is clean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tests.device.emulator.tcgen05.harness import PROLOGUE, SCHEDULES, START, Body, allocated, copy_in, fill, freed, run
+from tests.device.emulator.tcgen05.operands import bf16, instruction, small_integers
+from tests.device.emulator.tcgen05.test_mma import IMAGE, K, descriptors, image, mma
+
+COMMIT = "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [mbar];"
+AFTER = "tcgen05.fence::after_thread_sync;"
+LOAD = "add.u32 r0, tmem, rowbits;\ntcgen05.ld.sync.aligned.32x32b.x8.b32 {r4, r5, r6, r7, r8, r9, r10, r11}, [r0];"
+WAIT_LOADS, WAIT_STORES = "tcgen05.wait::ld.sync.aligned;", "tcgen05.wait::st.sync.aligned;"
+STORE = "add.u32 r0, tmem, rowbits;\ntcgen05.st.sync.aligned.32x32b.x2.b32 [r0], {tid, warp};"
+ISSUE = mma(instruction(128, 8), False)
+RNG = np.random.default_rng(0)
+DATA = image(bf16(small_integers(RNG, 128, K)), bf16(small_integers(RNG, 8, K)))
+
+
+def operands(body: Body | None = None) -> Body:
+    """A kernel with A and B in shared memory."""
+    return (body or allocated()).add(copy_in(IMAGE)).add(descriptors()).fenced_sync()
+
+
+def overwrite_operand(wait: bool) -> Body:
+    body = operands().thread(0, f"{ISSUE}\n{COMMIT}")
+    if wait:
+        body.wait()
+    return freed(body.thread(32, "st.shared.u32 [data], tid;").wait())
+
+
+def read_result(*, commit: bool = True, wait: bool = True, fence: bool = True) -> Body:
+    body = operands().thread(0, ISSUE + (f"\n{COMMIT}" if commit else ""))
+    if wait and commit:
+        body.wait()
+    if fence:
+        body.add(AFTER)
+    body.add(LOAD).add(WAIT_LOADS)
+    if commit and not wait:
+        body.wait()
+    return freed(body)
+
+
+def reuse_cells(wait: bool) -> Body:
+    """A tcgen05.mma over cells that a tcgen05.ld has read."""
+    body = operands(allocated().add(fill(8)))
+    body.add(LOAD)
+    if wait:
+        body.add(WAIT_LOADS)
+    body.fenced_sync().thread(0, f"{ISSUE}\n{COMMIT}").wait()
+    return freed(body.add(WAIT_LOADS).add(AFTER))
+
+
+def stored_operand(wait: bool) -> Body:
+    """A tcgen05.mma that accumulates onto what tcgen05.st wrote."""
+    text = fill(8)
+    body = operands(allocated().add(text if wait else text.removesuffix(WAIT_STORES)))
+    body.thread(0, mma(instruction(128, 8), True) + f"\n{COMMIT}").wait()
+    return freed(body.add(WAIT_STORES))
+
+
+def allocation(*lines: str, again: str = "") -> Body:
+    body = Body().add(PROLOGUE).thread(0, START)
+    return body.warp(0, "\n".join(lines)).fenced_sync()
+
+
+ALLOC = "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [slot], {};"
+TAKE = "ld.shared.u32 tmem, [slot];"
+FREE = "tcgen05.dealloc.cta_group::1.sync.aligned.b32 tmem, {};"
+RELINQUISH = "tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;"
+
+PAIRS: list[tuple[str, str, int, Callable[[], Body], Callable[[], Body]]] = [
+    ("overwritten operand", "async.overwrite", 2, lambda: overwrite_operand(False), lambda: overwrite_operand(True)),
+    ("no wait for the commit", "tmem.read_early", 2, lambda: read_result(wait=False), read_result),
+    ("no commit", "tmem.read_early", 2, lambda: read_result(commit=False), read_result),
+    ("never committed", "tcgen05.not_committed", 1, lambda: read_result(commit=False), read_result),
+    ("no fence after", "tcgen05.missing_fence", 1, lambda: read_result(fence=False), read_result),
+    ("no wait::ld", "tmem.overwrite", 2, lambda: reuse_cells(False), lambda: reuse_cells(True)),
+    ("no wait::st", "tmem.overwrite", 2, lambda: stored_operand(False), lambda: stored_operand(True)),
+    (
+        "leak",
+        "tmem.leak",
+        2,
+        lambda: allocation(ALLOC.format(64)),
+        lambda: allocation(ALLOC.format(64), TAKE, FREE.format(64)),
+    ),
+    (
+        "increase",
+        "tmem.alloc_increases",
+        1,
+        lambda: allocation(ALLOC.format(32), TAKE, FREE.format(32), ALLOC.format(64), TAKE, FREE.format(64)),
+        lambda: allocation(ALLOC.format(64), TAKE, FREE.format(64), ALLOC.format(32), TAKE, FREE.format(32)),
+    ),
+    (
+        "uninitialised D",
+        "tmem.uninitialised",
+        2,
+        lambda: freed(operands().thread(0, mma(instruction(128, 8), True) + f"\n{COMMIT}").wait().add(AFTER)),
+        lambda: freed(operands().thread(0, f"{ISSUE}\n{COMMIT}").wait().add(AFTER)),
+    ),
+    (
+        "uninitialised load",
+        "tmem.uninitialised",
+        1,
+        lambda: freed(allocated().add(LOAD).add(WAIT_LOADS)),
+        lambda: freed(allocated().add(fill(8)).add(LOAD).add(WAIT_LOADS)),
+    ),
+    (
+        "dealloc in use",
+        "tmem.dealloc_in_use",
+        2,
+        lambda: operands().thread(0, f"{ISSUE}\n{COMMIT}").warp(0, FREE.format(512)).wait(),
+        lambda: freed(operands().thread(0, f"{ISSUE}\n{COMMIT}").wait()),
+    ),
+    (
+        "descriptor of sm_90",
+        "descriptor.version",
+        2,
+        lambda: freed(operands().thread(0, f"and.b64 db, db, {~(1 << 46) & (1 << 64) - 1};\n{ISSUE}\n{COMMIT}").wait()),
+        lambda: freed(operands().thread(0, f"{ISSUE}\n{COMMIT}").wait()),
+    ),
+]
+
+FAULTS: list[tuple[str, str, Callable[[], Body]]] = [
+    (
+        "other lanes",
+        "tmem.lanes",
+        lambda: allocated().add(fill(8).replace("add.u32 r0, tmem, rowbits", "mov.u32 r0, tmem")),
+    ),
+    ("unallocated", "tmem.not_allocated", lambda: allocated(32).add(LOAD.replace("[r0]", "[r0+28]"))),
+    ("outside", "tmem.out_of_bounds", lambda: allocated().add(LOAD.replace("[r0]", "[r0+508]"))),
+    ("columns", "tmem.bad_columns", lambda: allocation(ALLOC.format(48))),
+    ("after relinquish", "tmem.alloc_after_relinquish", lambda: allocation(RELINQUISH, ALLOC.format(32))),
+    ("wrong size", "tmem.bad_dealloc", lambda: allocation(ALLOC.format(64), TAKE, FREE.format(32))),
+    ("freed twice", "tmem.bad_dealloc", lambda: allocation(ALLOC.format(64), TAKE, FREE.format(64), FREE.format(64))),
+    (
+        "use after dealloc",
+        "tmem.not_allocated",
+        lambda: freed(allocated().add(fill(8))).sync().add(LOAD),
+    ),
+    (
+        "instruction descriptor",
+        "tcgen05.instruction_descriptor",
+        lambda: operands().thread(0, mma(instruction(128, 8) | 1 << 23, False)),
+    ),
+    ("M of 256", "tcgen05.instruction_descriptor", lambda: operands().thread(0, mma(instruction(256, 8), False))),
+    (
+        "swizzle",
+        "descriptor.swizzle",
+        lambda: operands().thread(0, f"or.b64 db, db, {1 << 61};\n{ISSUE}"),
+    ),
+    (
+        "operand outside",
+        "descriptor.out_of_bounds",
+        lambda: operands().thread(0, f"or.b64 db, db, {0x3FFF};\n{ISSUE}"),
+    ),
+    ("lane of D", "tmem.lanes", lambda: operands().thread(0, ISSUE.replace("[tmem]", "[tmem+65536]"))),
+]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize(
+    ("code", "severity", "bad", "good"), [pair[1:] for pair in PAIRS], ids=[pair[0] for pair in PAIRS]
+)
+def test_found_and_not_in_the_twin(
+    code: str, severity: int, bad: Callable[[], Body], good: Callable[[], Body], schedule: str
+) -> None:
+    assert code in run(bad(), DATA, schedule=schedule).codes(severity)
+    control = run(good(), DATA, schedule=schedule)
+    assert control.ok, control.codes()
+    assert not control.codes()
+
+
+@pytest.mark.parametrize(("code", "bad"), [fault[1:] for fault in FAULTS], ids=[fault[0] for fault in FAULTS])
+def test_faults_end_the_launch(code: str, bad: Callable[[], Body]) -> None:
+    done = run(bad(), DATA)
+    assert not done.ok
+    assert code in done.codes(2)
+
+
+def test_alloc_waits_until_another_warp_frees() -> None:
+    body = allocated()  # warp 0 holds all columns
+    body.warp(1, "add.u32 slot, slot, 4;\n" + ALLOC.format(32) + "\n" + TAKE + "\n" + FREE.format(32) + "\nret;")
+    done = run(body.warp(0, FREE.format(512)))
+    assert done.ok, done.codes()
+    assert not done.codes(2)
+
+
+def test_alloc_that_nobody_lets_through_is_a_hang() -> None:
+    done = run(allocated().warp(1, "add.u32 slot, slot, 4;\n" + ALLOC.format(32)).sync())
+    assert done.launch.outcome.name == "HANG"
+    assert "tensor memory" in done.message("emulator.deadlock")
+
+
+def test_commit_to_the_wrong_barrier_is_a_hang_that_names_it() -> None:
+    wrong = COMMIT.replace("[mbar]", "[mbar2]")
+    done = run(freed(operands().thread(0, f"{ISSUE}\n{wrong}").wait()), DATA)
+    assert done.launch.outcome.name == "HANG"
+    assert "1 of 1 arrivals missing" in done.message("emulator.deadlock")
+    assert "tcgen05.commit" in done.message("tcgen05.commit_unseen")
