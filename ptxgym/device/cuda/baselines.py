@@ -3,6 +3,9 @@
 A baseline runs on torch tensors over memory of its own: one of several slots, drawn for each call, into which the
 inputs of the draw are copied first, outputs poisoned. These copies and the L2 flush lie in front of the timed call on
 the same stream, so that the host is well ahead when the first event comes and no gap of its own is measured.
+
+`baselines.py` prepares a call without arguments; a library that cannot write into given tensors adds a second one, which
+hands its results over before they are checked and is never timed.
 """
 
 from __future__ import annotations
@@ -115,19 +118,22 @@ class Baselines:
     def _prepare(self, name: str, slots: Sequence[tuple[Any, Any, Axes]], check: Check) -> str | None:
         """Prepare one baseline; return why it does not count, or None."""
         try:
-            functions = [prepare(tensors, axes) for prepare, tensors, axes in slots]
+            prepared = [prepare(tensors, axes) for prepare, tensors, axes in slots]
         except ImportError as error:
             return f"not installed ({error})"
         except NotImplementedError as error:
             return str(error)
+        pairs = [each if isinstance(each, tuple) else (each, _nothing) for each in prepared]
+        functions = [function for function, _ in pairs]
 
         def call(draw: int) -> float:
             index = self._random.randrange(len(functions))
             return self._once(functions[index], index, draw)
 
         for draw in range(len(self._draws)):
-            for index, function in enumerate(functions):
+            for index, (function, hand_over) in enumerate(pairs):
                 self._once(function, index, draw)
+                hand_over()
                 if not check(draw, {output: self._slots[index][output] for output in self._outputs}):
                     return f"its output is wrong on draw {draw}"
 
@@ -142,6 +148,10 @@ class Baselines:
         for name in self._outputs:
             self._board.fill(slot[name], POISON)
         return self._board.timed_us(function)
+
+
+def _nothing() -> None:
+    """What is left to do after a call that wrote its outputs."""
 
 
 class TorchBoard:

@@ -7,6 +7,7 @@ another one from leaving it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import threading
@@ -130,8 +131,9 @@ class Bench:
 
     def _end_executor(self, running: Executor) -> None:
         try:
-            with self._lock.shared():
+            with contextlib.suppress(InfrastructureError), self._lock.shared():
                 running.kill()
+            running.kill()  # where the lock was not granted; the dead stay dead
         finally:
             self._places.release()
 

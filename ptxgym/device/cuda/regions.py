@@ -118,7 +118,11 @@ class RegionPool:
                 region = idle.pop()
                 self._idle_bytes -= region.mapped_bytes
                 return region
-        return Region.allocate(size_bytes)
+        try:
+            return Region.allocate(size_bytes)
+        except InfrastructureError:
+            self.close()  # idle regions of other sizes may be in the way
+            return Region.allocate(size_bytes)
 
     def give_back(self, region: Region) -> None:
         """Keep a region for the next that wants its size, or close it where enough are kept."""

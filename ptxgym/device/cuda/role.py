@@ -110,6 +110,8 @@ class Role:
             self._send(Kind.ERROR, frame.number, Error("usage", str(error)))
         except BaseException as error:
             said = f"the judge process failed: {error!r}\n{traceback.format_exc()}"
+            if type(error).__name__ == "OutOfMemoryError":  # cupy's or torch's
+                said = f"the GPU's memory is short: {error}; end what else runs there, or share one Evaluator"
             lost = context_lost(error)
             self._send(Kind.ERROR, frame.number, Error("infrastructure", said, last=lost))
         finally:

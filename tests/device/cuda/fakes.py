@@ -36,6 +36,10 @@ GPU = Gpu("GPU-fake", 0, "NVIDIA H200", (9, 0), 141 << 30, "580.95")
 KERNEL = "gemm"
 
 
+class OutOfMemoryError(MemoryError):
+    """As cupy and torch call theirs."""
+
+
 @dataclass(frozen=True)
 class FakeCall:
     time_us: float = 100.0
@@ -322,6 +326,8 @@ class ProcessBench:
             return InfrastructureError("no room left")
         if "bug" in words:
             return ZeroDivisionError("a bug")
+        if "memory" in words:
+            return OutOfMemoryError("Out of memory allocating 512 bytes")
         if "context" in words:
             behaviour.unlink()
             return RuntimeError("CUDARuntimeError: an illegal memory access was encountered")

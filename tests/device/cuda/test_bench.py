@@ -100,6 +100,17 @@ def test_every_executor_is_used_once_and_ended(bench: Bench) -> None:
         settle(lambda number=number: executors()[number].ended)  # type: ignore[misc]
 
 
+def test_executor_ends_even_where_the_lock_is_not_granted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never() -> Any:
+        raise InfrastructureError("GPU-fake was not free within 600 s")
+
+    for number in range(benches.AT_ONCE + 1):
+        with monkeypatch.context() as patch:
+            with bench._executor():
+                patch.setattr(bench._lock, "shared", never)
+            settle(lambda number=number: executors()[number].ended)  # type: ignore[misc]
+
+
 def test_failing_start_gives_its_place_back(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(benches.Executor, "failing", True, raising=False)
     for _ in range(2 * benches.AT_ONCE):

@@ -109,6 +109,9 @@ def test_bad_requests_are_answered_and_the_next_is_served(judge: CudaJudge, room
     (room / "behaviour").write_text("bug")
     with pytest.raises(InfrastructureError, match=r"(?s)judge process failed.*ZeroDivisionError.*a bug"):
         ask(judge)
+    (room / "behaviour").write_text("memory")
+    with pytest.raises(InfrastructureError, match=r"^the GPU's memory is short: .*512 bytes; end what else"):
+        ask(judge)
     (room / "behaviour").unlink()
     assert ask(judge).libraries["pid"] == pid
 

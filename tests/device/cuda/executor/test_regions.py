@@ -9,6 +9,7 @@ import pytest
 
 from ptxgym.device.cuda import regions
 from ptxgym.device.cuda.regions import Region, RegionPool
+from ptxgym.errors import InfrastructureError
 
 MIB = 1 << 20
 
@@ -47,6 +48,21 @@ def test_what_is_idle_has_a_limit_in_allocated_bytes(closed: list[Region]) -> No
     assert closed == taken[2:]
     pool.close()
     assert len(closed) == 3
+
+
+def test_idle_regions_make_room_for_another_size(closed: list[Region], monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = RegionPool()
+    idle = pool.take(5 * MIB)
+    pool.give_back(idle)
+    allocate = Region.allocate
+
+    def crowded(size_bytes: int) -> Region:
+        if idle not in closed:
+            raise InfrastructureError("the CUDA driver refuses a memory region")
+        return allocate(size_bytes)
+
+    monkeypatch.setattr(regions.Region, "allocate", crowded)
+    assert pool.take(7 * MIB).size_bytes == 7 * MIB and closed == [idle]
 
 
 def test_a_slot_is_given_back_whatever_happens(closed: list[Region]) -> None:
