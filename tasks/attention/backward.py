@@ -9,8 +9,8 @@ each gradient once.
 from .blocks import blocks, hide, scale, score_error, seen, summing_error
 from .forward import Forward
 
-ROUNDING = 2.0**-9
-"""A rounding of P or dS to BF16, relative: half the most that it can be. Algorithms place these roundings differently
+ROUNDING = 2.0**-8
+"""The most that rounding P or dS to BF16 can change it by, relative. Algorithms place these roundings differently
 (dS is multiplied by 1/√D before or after), so where few terms decide, one may lose what another does not."""
 LSE_ERROR = 2.0**-24
 """Scores and LSE may be turned to powers of two each with a rounding of its own."""

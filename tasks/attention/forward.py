@@ -7,8 +7,8 @@ where one key decides, whose P is then 1; both are right.
 
 from .blocks import blocks, hide, scale, score_error, seen, summing_error
 
-P_ROUNDING = 2.0**-9
-"""A rounding of P to BF16, relative: half the most that it can be. Algorithms place these roundings differently (which
+P_ROUNDING = 2.0**-8
+"""The most that rounding P to BF16 can change it by, relative. Algorithms place these roundings differently (which
 maximum P refers to, whether it is normalised), so where few keys decide, one may lose what another does not."""
 P_SUM_ERROR = 2.0**-9
 """LSE may sum P as rounded to BF16: independent relative errors of 0.42 · 2⁻⁸ (root mean square) each."""

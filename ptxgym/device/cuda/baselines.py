@@ -4,8 +4,8 @@ A baseline runs on torch tensors over memory of its own: one of several slots, d
 inputs of the draw are copied first, outputs poisoned. These copies and the L2 flush lie in front of the timed call on
 the same stream, so that the host is well ahead when the first event comes and no gap of its own is measured.
 
-`baselines.py` prepares a call without arguments; a library that cannot write into given tensors adds a second one, which
-hands its results over before they are checked and is never timed.
+`baselines.py` prepares a call without arguments; a library that cannot write into given tensors adds a second one,
+which hands its results over before they are checked and is never timed.
 """
 
 from __future__ import annotations
