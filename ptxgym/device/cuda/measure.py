@@ -50,6 +50,8 @@ CROWDED = 0.5
 KEPT_SHARE = 0.03
 """Of the GPU's memory, for outputs of timed calls that wait for being checked until the lock is released; up to
 `queue.MAX_BATCH` candidates are timed at once, and each keeps its own."""
+KEPT_CALLS = 32
+"""So many at most, since every output holds a descriptor."""
 
 PRINTS = "speed: the kernels print, which takes time of its own; without `printf` they are timed"
 OBSERVED_US = 50_000.0
@@ -321,7 +323,7 @@ class _Flow:
             if not called.time_us > 0:  # no ratio can be made of it
                 self._refuse_forged(case, [called], timed=True)
             calls.append(called)
-            if len(waiting) * sum(sizes.values()) > KEPT_SHARE * tools.memory_bytes:
+            if len(waiting) > min(KEPT_CALLS, KEPT_SHARE * tools.memory_bytes / sum(sizes.values())):
                 check_oldest()
             return called.time_us
 

@@ -12,6 +12,7 @@ import faulthandler
 import importlib
 import json
 import os
+import resource
 import signal
 import socket
 import sys
@@ -140,6 +141,9 @@ def main(arguments: list[str]) -> int:
     """Serve until the evaluator has gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the evaluator's business
     faulthandler.enable()
+    with contextlib.suppress(ValueError, OSError):  # every exported range of memory holds a descriptor
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     parent = os.getppid()
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     stream = socket.socket(fileno=int(arguments[0]))

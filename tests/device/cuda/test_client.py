@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -246,6 +247,12 @@ def test_forked_child_leaves_the_parents_process_alone(judge: CudaJudge) -> None
             os._exit(status)
     assert os.waitpid(child, 0)[1] == 0
     assert ask(judge).libraries["pid"] == str(judge.pid)
+
+
+def test_process_may_open_as_many_files_as_the_machine_allows(judge: CudaJudge) -> None:
+    pid = int(ask(judge).libraries["pid"])
+    soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    assert soft == hard
 
 
 def test_secret_and_keys_do_not_reach_the_process(judge: CudaJudge, monkeypatch: pytest.MonkeyPatch) -> None:

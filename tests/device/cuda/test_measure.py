@@ -418,10 +418,11 @@ def test_race_that_fails_ends_the_evaluation(gpu: FakeGpu) -> None:
     assert failed(run(gpu)).code == "timing.roofline"
 
 
-def test_outputs_of_timed_calls_are_checked_early_where_memory_is_short(
-    gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("bound", "value"), [("KEPT_SHARE", 1e-12), ("KEPT_CALLS", 0)])
+def test_outputs_of_timed_calls_are_checked_early_where_memory_or_descriptors_are_short(
+    gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch, bound: str, value: float
 ) -> None:
-    monkeypatch.setattr("ptxgym.device.cuda.measure.KEPT_SHARE", 1e-12)
+    monkeypatch.setattr(f"ptxgym.device.cuda.measure.{bound}", value)
     gpu.output = lambda number, output: output * 0 if number == CASES else output
     outcome = run(gpu)
     assert failed(outcome).code == "timing.wrong_output" and len(gpu.calls) == CASES + 1
