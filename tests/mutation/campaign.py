@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -133,11 +134,17 @@ def run(target: Target, build: Build, plan: LaunchPlan, lines: Iterable[int]) ->
             break
     said = findings or (notes if wrong else [])
     first = f"{said[0].code} at {said[0].line}" if said else "numbers" if wrong else "-"
-    if any(wanted & {f.line, *(p.line for p in f.parties)} for f in said):
+    if any(wanted & _named(finding) for finding in said):
         return "named", first
     if findings or refused:
         return "found", first
     return ("wrong" if wrong else "survived"), first
+
+
+def _named(finding: Finding) -> set[int]:
+    """Return the lines that a finding names: its own, its parties', and those in its message."""
+    in_message = (int(line) for line in re.findall(r"\bline (\d+)", finding.message))
+    return {line for line in (finding.line, *(party.line for party in finding.parties), *in_message) if line}
 
 
 def _right(target: Target, result: Execution) -> bool:

@@ -29,8 +29,11 @@ _GEMM_SHAPE = {"M": 256, "N": 512, "K": 576}
 """Nine slices of 64 wrap a ring of four stages more than twice; every CTA has two tiles' worth of neighbours."""
 _HEADS = {"B": 1, "H": 2, "S": 384, "D": 128}
 """Every CTA walks three query tiles, or two pairs: their tiles of K and V wrap a ring of four stages several times."""
+_HEAD = {"B": 1, "H": 1, "S": 384, "D": 128}
+"""Six blocks of 64 tokens wrap a ring of three stages; the kernels are not persistent."""
 STAGE_BYTES = {"A": 128 * 64 * 2, "B": 256 * 64 * 2}
 _TILE = {"A": 128 * 128 * 2, "B": 128 * 128 * 2}
+_TWO_TILES = {"A": 2 * 64 * 128 * 2, "B": 2 * 64 * 128 * 2}
 
 _KNOWN = {
     "naive": Known("gemm", "naive", _GEMM_SHAPE, STAGE_BYTES),
@@ -39,9 +42,11 @@ _KNOWN = {
     "oracle": Known("gemm", "oracle", _GEMM_SHAPE, STAGE_BYTES),
     "attn_fwd": Known("attn_fwd", "oracle", _HEADS, _TILE),
     "attn_fwd_causal": Known("attn_fwd_causal", "oracle", _HEADS, _TILE),
+    "attn_bwd": Known("attn_bwd", "oracle", _HEAD, _TWO_TILES),
+    "attn_bwd_causal": Known("attn_bwd_causal", "oracle", _HEAD, _TWO_TILES),
 }
 GEMM = ("wgmma", "oracle")
-SOLUTIONS = (*GEMM, "attn_fwd", "attn_fwd_causal")
+SOLUTIONS = (*GEMM, "attn_fwd", "attn_fwd_causal", "attn_bwd", "attn_bwd_causal")
 """Whose mutants make the campaign."""
 PROCESSORS = 2
 """A small GPU, so that each CTA of a persistent kernel walks several tiles, and what goes on across tiles is seen."""
