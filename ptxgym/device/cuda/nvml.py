@@ -82,10 +82,14 @@ class Nvml:
         return handle
 
     def devices(self) -> list[Described]:
-        """Return every GPU that the driver shows to this process."""
+        """Return every GPU that the driver shows to this process and that answers; one that is lost hides no other."""
         count = ctypes.c_uint()
         self.call("nvmlDeviceGetCount_v2", ctypes.byref(count))
-        return [self._described(index) for index in range(count.value)]
+        found: list[Described] = []
+        for index in range(count.value):
+            with contextlib.suppress(NvmlError):
+                found.append(self._described(index))
+        return found
 
     def _described(self, index: int) -> Described:
         handle = ctypes.c_void_p()

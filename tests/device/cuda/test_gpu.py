@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from ptxgym.device.cuda import gpu as gpus
 from ptxgym.device.cuda.gpu import Gpu, described, gpu_for, profile_of, select, why_none
 from ptxgym.device.cuda.health import Health
-from ptxgym.device.cuda.nvml import Counters, Described
+from ptxgym.device.cuda.nvml import Counters, Described, Nvml
 from ptxgym.errors import InfrastructureError
 from ptxgym.plan import device_profile
 
@@ -44,6 +45,36 @@ ATTRIBUTES = {
 )
 def test_visible_devices(visible: str | None, chosen: str) -> None:
     assert "".join(one.uuid[-1] for one in select(DEVICES, visible)) == chosen
+
+
+class Library:
+    """NVML of three GPUs, of which one has fallen off the bus."""
+
+    LOST = 15
+
+    def __init__(self, lost: int | None) -> None:
+        self._lost = lost
+
+    def nvmlDeviceGetCount_v2(self, count: Any) -> int:  # noqa: N802
+        count._obj.value = len(DEVICES)
+        return 0
+
+    def nvmlDeviceGetHandleByIndex_v2(self, index: Any, handle: Any) -> int:  # noqa: N802
+        handle._obj.value = index.value + 1
+        return self.LOST if index.value == self._lost else 0
+
+    def nvmlDeviceGetUUID(self, handle: Any, buffer: Any, size: Any) -> int:  # noqa: N802
+        buffer.value = DEVICES[handle.value - 1].uuid.encode()
+        return 0
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *arguments: 0
+
+
+@pytest.mark.parametrize(("lost", "left"), [(None, [0, 1, 2]), (0, [1, 2]), (1, [0, 2])])
+def test_gpu_that_is_lost_hides_no_other(lost: int | None, left: list[int]) -> None:
+    found = Nvml(Library(lost)).devices()  # type: ignore[arg-type]
+    assert [(one.index, one.uuid) for one in found] == [(index, DEVICES[index].uuid) for index in left]
 
 
 @pytest.fixture
