@@ -157,17 +157,16 @@ class Bench:
     def _profile(
         self, memory: GpuMemory, request: Request, case: Case, results: Handles, observe: bool
     ) -> Profiled | Failure | Unusable:
-        plan, poison = request.plan(case.axes), {one.name: POISON[one.dtype] for one in request.task.outputs}
-        observe = observe and len(plan.launches) <= ncu.MOST_OBSERVED_LAUNCHES
+        poison = {one.name: POISON[one.dtype] for one in request.task.outputs}
         profiler = self._profilers.take()
-        if isinstance(profiler, ncu.ProfiledExecutor) and profiler.observes != observe:
-            profiler.close()
-            profiler = ncu.start(self._gpu, observe=observe)
         if isinstance(profiler, ncu.Unavailable):
             return _unusable(profiler)
         with self._lock.shared():
             given = memory.inputs(request.task, case)
-        seen = profiler.profile(request.build, plan, given, results, poison=poison, on_gpu=self._shared)
+        seen = ncu.profile(
+            self._gpu, request.build, request.plan(case.axes), given, results, observe=observe, prewarmed=profiler,
+            poison=poison, on_gpu=self._shared,
+        )  # fmt: skip
         return _unusable(seen) if isinstance(seen, ncu.Unavailable) else seen
 
     def _sanitize(

@@ -170,6 +170,7 @@ def profile(
     inputs: Mapping[str, Memory],
     results: Mapping[str, Memory],
     *,
+    observe: bool = True,
     prewarmed: ProfiledExecutor | None = None,
     timeout_s: float = TIMEOUT_S,
     poison: Mapping[str, Poison] = {},
@@ -177,9 +178,10 @@ def profile(
 ) -> Profiled | Failure | Unavailable:
     """Profile one call in a fresh process: in `prewarmed` if that suits the plan, else in one that is started now.
 
-    For arguments and results see `ProfiledExecutor.profile`.
+    Plans with more than `MOST_OBSERVED_LAUNCHES` launches are only counted, whatever `observe` says. For other
+    arguments and results see `ProfiledExecutor.profile`.
     """
-    observe = len(plan.launches) <= MOST_OBSERVED_LAUNCHES
+    observe = observe and len(plan.launches) <= MOST_OBSERVED_LAUNCHES
     if prewarmed is not None and prewarmed.observes != observe:
         prewarmed.close()
         prewarmed = None
