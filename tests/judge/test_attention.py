@@ -1,0 +1,143 @@
+"""The budgets of attention: honest kernels pass with room, and no fault of the list passes every draw.
+
+`python -m tests.judge.test_attention` prints the tables of `docs/attention.md`.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections import defaultdict
+
+import numpy as np
+import pytest
+
+from ptxgym.device.protocol import Execution
+from ptxgym.judge.conditions import Case, Conditions, conditions
+from ptxgym.judge.correctness import Comparison, compare, expect
+from ptxgym.judge.explain import explain
+from ptxgym.judge.judge import judge_numbers
+from ptxgym.reward import RAN_SCORE
+from ptxgym.task import load_task
+from tests.judge import attention
+from tests.judge.attention import Arrays, Fault, Style
+
+TASKS = ("attn_fwd", "attn_fwd_causal", "attn_bwd", "attn_bwd_causal")
+SECRET = b"a secret of the attention tests"
+ROOM = 0.75
+"""Honest kernels stay below this share of every budget …"""
+MARGIN = 1.2
+"""… and faults are over one by at least this factor."""
+
+
+@functools.cache
+def drawn(name: str, secret: bytes = SECRET) -> Conditions:
+    return conditions(load_task(name), "emulation", secret=secret)
+
+
+def compared(name: str, case: Case, outputs: Arrays) -> dict[str, Comparison]:
+    task = load_task(name)
+    return {
+        tensor.name: compare(
+            expect(task, case).outputs[tensor.name], attention.stored(outputs[tensor.name], tensor.dtype), case
+        )
+        for tensor in task.outputs
+    }
+
+
+def excess(name: str, case: Case, **how: Style | Fault) -> float:
+    """Return how far over budget the worst output of a kernel is on one case."""
+    found = attention.kernel(name)(expect(load_task(name), case).values, **how)
+    return max(comparison.excess for comparison in compared(name, case, found).values())
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_lists_are_long_enough(name: str) -> None:
+    assert len(attention.honest(name)) >= 8 and len(attention.faults(name)) >= 30
+
+
+@pytest.mark.parametrize(("name", "label"), [(name, label) for name in TASKS for label in attention.honest(name)])
+def test_honest_kernels_pass_with_room(name: str, label: str) -> None:
+    for case in drawn(name).cases:
+        assert excess(name, case, style=attention.honest(name)[label]) < ROOM, case.name
+
+
+@pytest.mark.parametrize(("name", "label"), [(name, label) for name in TASKS for label in attention.faults(name)])
+def test_faulty_kernels_fail(name: str, label: str) -> None:
+    """On some draw; which ones, the tables say."""
+    fault = attention.faults(name)[label]
+    assert any(excess(name, case, fault=fault) > MARGIN for case in drawn(name).cases)
+
+
+def test_each_draw_catches_what_the_others_miss() -> None:
+    """Without the sharp draw nothing asks for the maximum, without the shifted one nothing for BF16's range."""
+    by_draw = {case.draw: case for case in drawn("attn_fwd").cases}
+    for label, only in (("maximum not subtracted", "sharp"), ("V in FP16", "shifted")):
+        fault = attention.faults("attn_fwd")[label]
+        caught = [draw for draw, case in by_draw.items() if excess("attn_fwd", case, fault=fault) > 1]
+        assert caught == [only]
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_trivial_predictors_earn_no_more_than_zeros(name: str) -> None:
+    task, cases = load_task(name), drawn(name).cases
+    expected = [expect(task, case) for case in cases]
+    guesses = [
+        task.reference().predictors(np, one.values, one.case.axes, {n: o.values for n, o in one.outputs.items()})
+        for one in expected
+    ]
+    for label in guesses[0]:
+        runs = [
+            Execution(
+                buffers={
+                    **one.inputs,
+                    **{t.name: attention.stored(guess[label][t.name], t.dtype) for t in task.outputs},
+                }
+            )
+            for one, guess in zip(expected, guesses, strict=True)
+        ]
+        judgement = judge_numbers(task, drawn(name), runs)
+        assert judgement.score == RAN_SCORE and not any(output.ok for output in judgement.outputs), label
+
+
+@pytest.mark.parametrize(
+    ("name", "label", "output", "words"),
+    [
+        ("attn_fwd", "LSE in base 2", "LSE", "the output is 1.443 × the reference"),
+        ("attn_fwd", "LSE off by 0.002", "LSE", "the output is the reference + 0.002"),
+        ("attn_fwd", "a tile of keys dropped", "O", "the sum lacks keys 64:128"),
+        ("attn_fwd_causal", "a stale tile of O", "O", "64:128] holds the values of O[0, 0, 0:64, "),
+        ("attn_bwd", "dQ without scale", "dQ", "the output is 11.31 × the reference"),
+        ("attn_bwd", "dQ lacks a tile of keys", "dQ", "the sum lacks keys 64:128"),
+        ("attn_bwd_causal", "dK lacks a tile of queries", "dK", "the sum lacks queries 64:128"),
+        ("attn_bwd", "a transposed tile of dV", "dV", "every 64×64 block is transposed"),
+    ],
+)
+def test_causes_are_named(name: str, label: str, output: str, words: str) -> None:
+    task, case = load_task(name), drawn(name).cases[0]
+    expected = expect(task, case)
+    found = attention.kernel(name)(expected.values, fault=attention.faults(name)[label])
+    comparison = compared(name, case, found)[output]
+    assert words in " ".join(explain(comparison, expected, task.reference()))
+
+
+def table(secrets: int) -> str:
+    """Return, in Markdown, the least and greatest excess of every kernel over several secrets."""
+    lines = []
+    for name in TASKS:
+        kinds = (("honest", "style", attention.honest(name)), ("wrong", "fault", attention.faults(name)))
+        for kind, key, kernels in kinds:
+            lines += ["", f"| `{name}`, {kind} | normal | shifted | spiky | sharp |", "| --- | --- | --- | --- | --- |"]
+            for label, how in kernels.items():
+                seen = defaultdict(list)
+                for secret in range(secrets):
+                    for case in drawn(name, str(secret).encode()).cases:
+                        seen[case.draw].append(excess(name, case, **{key: how}))
+                shown = [max(values) if kind == "honest" else min(values) for values in seen.values()]
+                cells = (f"**{value:.3g}**" if value > 1 else f"{value:.2f}" for value in shown)
+                lines.append(f"| {label} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(table(int(sys.argv[1]) if len(sys.argv) > 1 else 1) + "\n")
