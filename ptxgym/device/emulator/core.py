@@ -65,6 +65,7 @@ class _Launch(ctypes.Structure):
     _fields_ = [
         ("grid", ctypes.c_uint32 * 3), ("block", ctypes.c_uint32 * 3), ("dynamic_smem_bytes", ctypes.c_uint32),
         ("policy", ctypes.c_uint32), ("threads", ctypes.c_uint32), ("zero_target_results", ctypes.c_uint32),
+        ("cluster", ctypes.c_uint32 * 3), ("explicit_cluster", ctypes.c_uint32),
         ("seed", ctypes.c_uint64), ("budget", ctypes.c_uint64), ("resident", ctypes.c_uint64),
         ("max_findings", ctypes.c_uint64), ("buffers", ctypes.c_void_p), ("nbuffers", ctypes.c_int64),
         ("params", ctypes.c_void_p),
@@ -109,6 +110,8 @@ class LaunchShape:
     warp_instruction_budget: int = 2_000_000_000
     resident_ctas: int = 0
     """CTAs that the GPU holds at a time; 0: all of the grid."""
+    cluster: tuple[int, int, int] | None = None
+    """CTAs of a cluster along each axis, which divide the grid; None: the launch has no clusters."""
     max_findings: int = 200
 
 
@@ -222,9 +225,10 @@ class Program:
         warp_counts, thread_counts, multiply_adds = (np.zeros(count, np.uint64) for _ in range(3))
         launch = _Launch(
             (ctypes.c_uint32 * 3)(*shape.grid), (ctypes.c_uint32 * 3)(*shape.block), shape.dynamic_smem_bytes,
-            POLICIES[shape.schedule], shape.threads, shape.zero_target_results, shape.seed & 0xFFFFFFFFFFFFFFFF,
-            shape.warp_instruction_budget, shape.resident_ctas, shape.max_findings, ctypes.addressof(placed),
-            len(buffers), block.ctypes.data,
+            POLICIES[shape.schedule], shape.threads, shape.zero_target_results,
+            (ctypes.c_uint32 * 3)(*(shape.cluster or (1, 1, 1))), shape.cluster is not None,
+            shape.seed & 0xFFFFFFFFFFFFFFFF, shape.warp_instruction_budget, shape.resident_ctas, shape.max_findings,
+            ctypes.addressof(placed), len(buffers), block.ctypes.data,
         )  # fmt: skip
         result = _Result(
             warp_counts=warp_counts.ctypes.data,

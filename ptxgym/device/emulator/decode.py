@@ -20,6 +20,7 @@ from ptxgym.device.emulator import (  # noqa: F401  (each adds its rules to the 
     decode_async,
     decode_atomic,
     decode_bits,
+    decode_cluster,
     decode_control,
     decode_hints,
     decode_matrix,
@@ -46,6 +47,7 @@ from ptxgym.device.emulator.ir import (
     CONST_DTYPE,
     INST_DTYPE,
     OP,
+    SHARED_ADDRESS,
     SREG_DTYPE,
     DecodedKernel,
     ModuleSymbol,
@@ -115,7 +117,6 @@ def decode_function(function: Function) -> DecodedKernel:
         PtxSyntaxError: if the body is malformed.
     """
     layout = lay_out(function)
-    _check_launch_bounds(function)
     context = layout.context
     instructions = function.body.instructions
     rows, templates = [], []
@@ -141,7 +142,6 @@ def refused_forms(function: Function) -> list[NotEmulated]:
         PtxSyntaxError: if the body is malformed.
     """
     try:
-        _check_launch_bounds(function)
         context = lay_out(function).context
     except NotEmulated as refusal:
         return [refusal]
@@ -183,16 +183,6 @@ def decode_instruction(context: Context, instruction: Instruction) -> tuple[Temp
     return template, row
 
 
-def _check_launch_bounds(function: Function) -> None:
-    cluster = function.directives.get("reqnctapercluster")
-    if cluster is not None and any(extent != 1 for extent in cluster):
-        extents = "x".join(str(extent) for extent in cluster)
-        raise NotEmulated(
-            ".reqnctapercluster",
-            f"cluster size {extents}: thread-block clusters are not emulated; write the kernel for one CTA",
-        )
-
-
 def _end(function: Function, rows: list[Row], templates: list[Template]) -> None:
     """Add the ret that PTX implies at the end of a body, where control can reach it."""
     count = len(rows)
@@ -219,7 +209,11 @@ def _assemble(
     inst = np.frombuffer(b"".join([pack(*row) for row in rows]), dtype=INST_DTYPE)
     implied = len(rows) - len(instructions)
     early, accesses = suspects
-    constants = [(places[const[0]], *const[1:]) for const in context.consts]
+    addresses = context.shared_bases
+    constants = [
+        (places[at], width | (SHARED_ADDRESS if at in addresses else 0), low, high)
+        for at, width, low, high in context.consts
+    ]
     features = 0
     for template in templates:
         features |= template.features

@@ -1,12 +1,12 @@
 """Grammar: mbarrier, cp.async, bulk and tensor copies. PTX ISA 9.7.9.25 to 9.7.9.27 and 9.7.13.15.
 
-Without clusters a `shared::cluster` address names the own CTA. Multicast, im2col, reductions and copies between CTAs
-are refused.
+What clusters add to copies stands in `decode_cluster`. im2col is refused.
 """
 
 from __future__ import annotations
 
 from ptxgym.device.emulator.decode_grammar import (
+    FIELD,
     IMM_AT,
     NVEC_AT,
     VEC_AT,
@@ -31,6 +31,7 @@ from ptxgym.device.emulator.decode_memory import (
     L2_PREFETCH,
     ORDER_MODS,
     SCOPE_MODS,
+    SPACE_MODS,
     SPACES,
     space_slot,
 )
@@ -51,7 +52,8 @@ from ptxgym.device.emulator.ir import FEATURE, FLAG
 from ptxgym.device.emulator.ptx import Memory, Not, Operand, Register, Sink, Symbol, Vector
 
 _ASYNC, _SHARED = FEATURE["FEAT_ASYNC"], FEATURE["FEAT_SHARED"]
-_SHARED_SPACES = ("", "shared", "shared::cta", "shared::cluster")
+_OWN_SPACES = ("", "shared", "shared::cta")
+_SHARED_SPACES = (*_OWN_SPACES, "shared::cluster")
 
 
 # ---- mbarrier
@@ -70,12 +72,11 @@ def _order(*names: str, default: str) -> Slot:
 
 
 def _mbarrier_rules() -> None:
-    space, b64, count = space_slot(*_SHARED_SPACES), types("b64", slot="kind"), source("b", "u32")
+    own, space = space_slot(*_OWN_SPACES), space_slot(*_SHARED_SPACES)
+    b64, count = types("b64", slot="kind"), source("b", "u32")
     scope = choice("scope", "mods", {k: SCOPE_MODS[k] for k in ("cta", "cluster")}, default=SCOPE_MODS["cta"])
-    rule(
-        "mbarrier", [*word("init"), space, b64], lambda f: _mbar("MBAR_INIT", f, (_address(f), count)), example="[a], 1"
-    )
-    rule("mbarrier", [*word("inval"), space, b64], lambda f: _mbar("MBAR_INVAL", f, (_address(f),)), example="[a]")
+    rule("mbarrier", [*word("init"), own, b64], lambda f: _mbar("MBAR_INIT", f, (_address(f), count)), example="[a], 1")
+    rule("mbarrier", [*word("inval"), own, b64], lambda f: _mbar("MBAR_INVAL", f, (_address(f),)), example="[a]")
     for name, op in (("expect_tx", "MBAR_EXPECT_TX"), ("complete_tx", "MBAR_COMPLETE_TX")):
         rule(
             "mbarrier",
@@ -94,13 +95,13 @@ def _mbarrier_rules() -> None:
         )
         rule(
             "mbarrier",
-            [*word(name, "noComplete"), _order("release", default="release"), scope, space, b64],
+            [*word(name, "noComplete"), _order("release", default="release"), scope, own, b64],
             _arrive_no_complete(flags | FLAG["F_NOCOMPLETE"]),
             example="state, [a], 1",
         )
     acquired = _order("acquire", "relaxed", default="acquire")
     for name, op in (("test_wait", "MBAR_TEST_WAIT"), ("try_wait", "MBAR_TRY_WAIT")):
-        slots = [acquired, scope, space, b64]
+        slots = [acquired, scope, own, b64]
         rule("mbarrier", [*word(name), *slots], _wait(op, "b64", 0), example="p, [a], state")
         rule("mbarrier", [*word(name, "parity"), *slots], _wait(op, "u32", FLAG["F_PARITY"]), example="p, [a], 0")
     rule(
@@ -166,18 +167,20 @@ def _addresses(fields: str, spaces: tuple[str, ...], operands: tuple[Operand, ..
     return handler
 
 
-def _enter_addresses(
+def enter_addresses(
     context: Context, row: Row, fields: str, spaces: tuple[str, ...], operands: tuple[Operand, ...]
 ) -> None:
+    """Enter the addresses `operands` into `fields` and their offsets into vec2."""
     _addresses(fields, spaces, operands)(context, row, operands[0])
 
 
-def _plain(operand: Operand) -> None:
+def plain(operand: Operand) -> None:
+    """Refuse an address with coordinates."""
     if isinstance(operand, Memory) and operand.extra:
         raise RefusedOperand("coordinates in an address that has none")
 
 
-def _optional_policy(form: Form, context: Context, row: Row, rest: tuple[Operand, ...]) -> None:
+def optional_policy(form: Form, context: Context, row: Row, rest: tuple[Operand, ...]) -> None:
     """What may follow the operands: a cache policy if the form has a hint, otherwise nothing."""
     expected = 1 if form["hint"] else 0
     if len(rest) != expected:
@@ -186,7 +189,8 @@ def _optional_policy(form: Form, context: Context, row: Row, rest: tuple[Operand
         policy(context, row, operand)
 
 
-def _need(operands: tuple[Operand, ...], count: int) -> None:
+def need(operands: tuple[Operand, ...], count: int) -> None:
+    """Refuse fewer than `count` operands."""
     if len(operands) < count:
         raise RefusedOperand(f"{len(operands)} operands, the form has at least {count}")
 
@@ -195,20 +199,20 @@ def _cp_async(form: Form) -> Template:
     allowed = (4, 8, 16) if form["cache"] == "ca" else (16,)
 
     def custom(context: Context, row: Row, operands: tuple[Operand, ...]) -> None:
-        _need(operands, 3)
-        _plain(operands[0])
-        _plain(operands[1])
+        need(operands, 3)
+        plain(operands[0])
+        plain(operands[1])
         literal(min(allowed), 16, name="copy size")(context, row, operands[2])
         if row[IMM_AT] not in allowed:
             raise RefusedOperand(f"copy size {row[IMM_AT]}; the form has {', '.join(map(str, allowed))}")
-        _enter_addresses(context, row, "ab", ("shared", "global"), operands[:2])
+        enter_addresses(context, row, "ab", ("shared", "global"), operands[:2])
         rest = operands[3:]
         limit = 1 if form["hint"] else 0
         if len(rest) > limit:
             extra, rest = rest[0], rest[1:]
             is_predicate = isinstance(extra, Not) or (isinstance(extra, Register) and extra.type == "pred")
             (predicate("e", "F_C_NOT") if is_predicate else source("c", "u32"))(context, row, extra)
-        _optional_policy(form, context, row, rest)
+        optional_policy(form, context, row, rest)
 
     return make("CP_ASYNC", form, custom=custom, family="cp.async", features=_ASYNC | _SHARED)
 
@@ -253,34 +257,52 @@ def _cp_async_rules() -> None:
 
 # ---- bulk copies
 
-_COMPLETION = "mbarrier::complete_tx::bytes"
+COMPLETION = "mbarrier::complete_tx::bytes"
+TENSOR_RANK = Slot("dim", {f"{n}d": {} for n in range(1, 6)})
+_TO_SHARED = choice("to", "mods", {name: SPACE_MODS[SPACES[name]] for name in ("shared::cluster", "shared::cta")})
+_MULTICAST = optional("multicast", "multicast::cluster")
 
 
-def _bulk_load(form: Form) -> Template:
+def _multicast_mask(form: Form, context: Context, operands: tuple[Operand, ...]) -> tuple[int, tuple[Operand, ...]]:
+    """Register of the mask of destination CTAs, or -1, and the operands after it."""
+    if not form["multicast"]:
+        return -1, operands
+    need(operands, 1)
+    return context.value(operands[0], "b16"), operands[1:]
+
+
+def _bulk_load(form: Form) -> Template | None:
+    if form["multicast"] and form["to"] != "shared::cluster":
+        return None
+
     def custom(context: Context, row: Row, operands: tuple[Operand, ...]) -> None:
-        _need(operands, 4)
+        need(operands, 4)
         for operand in (operands[0], operands[1], operands[3]):
-            _plain(operand)
+            plain(operand)
         source("e", "u32")(context, row, operands[2])
-        _enter_addresses(context, row, "abc", ("shared", "global", "shared"), (operands[0], operands[1], operands[3]))
-        _optional_policy(form, context, row, operands[4:])
+        enter_addresses(context, row, "abc", ("shared", "global", "shared"), (operands[0], operands[1], operands[3]))
+        mask, rest = _multicast_mask(form, context, operands[4:])
+        if mask >= 0:
+            row[VEC_AT], row[NVEC_AT] = len(context.pool), 1
+            context.pool.append(mask)
+        optional_policy(form, context, row, rest)
 
     return make("BULK_LOAD", form, custom=custom, family="tma", features=_ASYNC | _SHARED | FEATURE["FEAT_TARGET"])
 
 
 def _bulk_store(form: Form) -> Template:
     def custom(context: Context, row: Row, operands: tuple[Operand, ...]) -> None:
-        _need(operands, 3)
-        _plain(operands[0])
-        _plain(operands[1])
+        need(operands, 3)
+        plain(operands[0])
+        plain(operands[1])
         source("e", "u32")(context, row, operands[2])
-        _enter_addresses(context, row, "ab", ("global", "shared"), operands[:2])
-        _optional_policy(form, context, row, operands[3:])
+        enter_addresses(context, row, "ab", ("global", "shared"), operands[:2])
+        optional_policy(form, context, row, operands[3:])
 
     return make("BULK_STORE", form, custom=custom, family="tma", features=_ASYNC | _SHARED | FEATURE["FEAT_TARGET"])
 
 
-def _coordinates(context: Context, row: Row, operand: Operand, rank: int) -> None:
+def enter_coordinates(context: Context, row: Row, operand: Operand, rank: int) -> None:
     """The tensor map's `{c0, c1, …}`."""
     extra = operand.extra if isinstance(operand, Memory) else ()
     if len(extra) != 1 or not isinstance(extra[0], Vector):
@@ -294,57 +316,64 @@ def _rank(form: Form) -> int:
     return int(form["dim"][0])
 
 
-def _map_space(operand: Operand) -> str:
+def map_space(operand: Operand) -> str:
     """Tensor maps are addressed generically; a parameter or constant may be named directly."""
     base = operand.base if isinstance(operand, Memory) else None
     return base.variable.space if isinstance(base, Symbol) and base.variable.space == "const" else ""
 
 
-def _tensor_load(form: Form) -> Template:
+def _tensor_load(form: Form) -> Template | None:
+    if form["multicast"] and form["to"] != "shared::cluster":
+        return None
+
     def custom(context: Context, row: Row, operands: tuple[Operand, ...]) -> None:
-        _need(operands, 3)
-        _plain(operands[0])
-        _plain(operands[2])
-        _coordinates(context, row, operands[1], _rank(form))
-        _enter_addresses(context, row, "abc", ("shared", _map_space(operands[1]), "shared"), operands[:3])
-        _optional_policy(form, context, row, operands[3:])
+        need(operands, 3)
+        plain(operands[0])
+        plain(operands[2])
+        enter_coordinates(context, row, operands[1], _rank(form))
+        enter_addresses(context, row, "abc", ("shared", map_space(operands[1]), "shared"), operands[:3])
+        row[FIELD["e"]], rest = _multicast_mask(form, context, operands[3:])
+        optional_policy(form, context, row, rest)
 
     return make("TMA_LOAD", form, custom=custom, family="tma", features=_ASYNC | _SHARED | FEATURE["FEAT_TARGET"])
 
 
 def _tensor_store(form: Form) -> Template:
     def custom(context: Context, row: Row, operands: tuple[Operand, ...]) -> None:
-        _need(operands, 2)
-        _plain(operands[1])
-        _coordinates(context, row, operands[0], _rank(form))
-        _enter_addresses(context, row, "ba", (_map_space(operands[0]), "shared"), operands[:2])
-        _optional_policy(form, context, row, operands[2:])
+        need(operands, 2)
+        plain(operands[1])
+        enter_coordinates(context, row, operands[0], _rank(form))
+        enter_addresses(context, row, "ba", (map_space(operands[0]), "shared"), operands[:2])
+        optional_policy(form, context, row, operands[2:])
 
     return make("TMA_STORE", form, custom=custom, family="tma", features=_ASYNC | _SHARED | FEATURE["FEAT_TARGET"])
 
 
 def _tensor_prefetch(form: Form) -> Template:
     def custom(context: Context, row: Row, operands: tuple[Operand, ...]) -> None:
-        _need(operands, 1)
-        _coordinates(context, row, operands[0], _rank(form))
-        _enter_addresses(context, row, "b", (_map_space(operands[0]),), operands[:1])
-        _optional_policy(form, context, row, operands[1:])
+        need(operands, 1)
+        enter_coordinates(context, row, operands[0], _rank(form))
+        enter_addresses(context, row, "b", (map_space(operands[0]),), operands[:1])
+        optional_policy(form, context, row, operands[1:])
 
     return make("TMA_PREFETCH", form, custom=custom, family="hint")
 
 
 def _bulk_rules() -> None:
     head = word("async", "bulk")
-    to_shared = Slot("to", {"shared::cluster": {}, "shared::cta": {}})
     from_global, from_shared, to_global = (
         Slot("global", {"global": {}}),
         Slot("from", {"shared::cta": {}}),
         Slot("to", {"global": {}}),
     )
-    completion, group = word(_COMPLETION), word("bulk_group")
-    rank = Slot("dim", {f"{n}d": {} for n in range(1, 6)})
+    completion, group = word(COMPLETION), word("bulk_group")
     tile = optional("mode", "tile")
-    rule("cp", [*head, to_shared, from_global, *completion, CACHE_HINT], _bulk_load, example="[a], [b], 128, [c]")
+    rule(
+        "cp",
+        [*head, _TO_SHARED, from_global, *completion, _MULTICAST, CACHE_HINT],
+        _bulk_load,
+        example="[a], [b], 128, [c]",
+    )
     rule("cp", [*head, to_global, from_shared, *group, CACHE_HINT], _bulk_store, example="[a], [b], 128")
     rule(
         "cp",
@@ -358,10 +387,11 @@ def _bulk_rules() -> None:
         nop("NOP_PREFETCH", (checked_address("global"), checked_value, policy)),
         example="[a], 128, policy",
     )
-    tensor = [*head, *word("tensor"), rank]
+    pair = choice("cta_group", "imm", {"cta_group::1": 1, "cta_group::2": 2}, default=0)
+    tensor = [*head, *word("tensor"), TENSOR_RANK]
     rule(
         "cp",
-        [*tensor, to_shared, from_global, tile, *completion, optional("group", "cta_group::1"), CACHE_HINT],
+        [*tensor, _TO_SHARED, from_global, tile, *completion, _MULTICAST, pair, CACHE_HINT],
         _tensor_load,
         example="[a], [map, {c0, c1}], [c]",
     )
@@ -370,7 +400,7 @@ def _bulk_rules() -> None:
     )
     rule(
         "cp",
-        [*head, *word("prefetch", "tensor"), rank, *word("L2", "global"), tile, CACHE_HINT],
+        [*head, *word("prefetch", "tensor"), TENSOR_RANK, *word("L2", "global"), tile, CACHE_HINT],
         _tensor_prefetch,
         example="[map, {c0, c1}]",
     )

@@ -7,6 +7,7 @@ from ptxgym.device.emulator.decode_memory import (
     CACHE_HINT,
     ORDER_MODS,
     SCOPE_MODS,
+    SHARED_SPACES,
     SPACES,
     features_of,
     space_slot,
@@ -47,7 +48,7 @@ def _atomic(reduction: bool, sources: int) -> Builder:
         if not reduction:
             handlers.insert(0, dest("d", kind, sink=True))
         features = features_of(form)
-        if SPACES[form["space"]] != "shared" and form["scope"] != "cta":
+        if SPACES[form["space"]] not in SHARED_SPACES and form["scope"] != "cta":
             features |= FEATURE["FEAT_COMMUNICATES"]
         op = "RED" if reduction else "ATOM"
         return make(op, form, with_policy(form, *handlers), family="atom", features=features)

@@ -41,13 +41,15 @@ from ptxgym.device.emulator.ptx import TYPE_BYTES, Integer, Memory, Operand, Rea
 
 SPACES = {
     "": "", "global": "global", "local": "local", "shared": "shared", "shared::cta": "shared",
-    "shared::cluster": "shared", "const": "const", "param": "param", "param::entry": "param", "param::func": "param",
+    "shared::cluster": "shared::cluster", "const": "const", "param": "param", "param::entry": "param",
+    "param::func": "param",
 }  # fmt: skip
-"""State-space modifier → state space. Without clusters, a cluster-shared address is one of the own CTA."""
+"""State-space modifier → state space; `shared` alone is shared::cta (PTX ISA 5.1.7)."""
 SPACE_MODS = {
     space: SPACE["S_" + (space or "generic").upper()] << 4
     for space in ("", "global", "local", "shared", "const", "param")
-}
+} | {"shared::cluster": SPACE["S_CLUSTER"] << 4}
+SHARED_SPACES = ("shared", "shared::cluster")
 ORDER_MODS = {
     name: ORDER["O_" + name.upper()] << 8
     for name in ("weak", "relaxed", "acquire", "release", "acq_rel", "volatile", "sc")
@@ -78,13 +80,13 @@ def space_slot(*names: str) -> Slot:
 def _communicates(form: Form) -> int:
     """CTAs may talk to each other through ordered or volatile accesses of global memory."""
     ordered = form.chosen.get("order", "") not in ("", "weak") or form.chosen.get("cache") == "cv"
-    local = SPACES[form["space"]] in ("shared", "local", "const", "param") or form.chosen.get("scope") == "cta"
+    local = SPACES[form["space"]] in (*SHARED_SPACES, "local", "const", "param") or form.chosen.get("scope") == "cta"
     return FEATURE["FEAT_COMMUNICATES"] if ordered and not local else 0
 
 
 def features_of(form: Form) -> int:
     """Bits of `FEATURE` that an access of the form's space and order needs."""
-    shared = FEATURE["FEAT_SHARED"] if SPACES[form["space"]] in ("shared", "") else 0
+    shared = FEATURE["FEAT_SHARED"] if SPACES[form["space"]] in (*SHARED_SPACES, "") else 0
     return shared | _communicates(form)
 
 

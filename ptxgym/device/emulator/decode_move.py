@@ -71,6 +71,8 @@ def _mov(form: Form) -> Template:
                     f"`{origin.name}` is a {8 * bytes_}-bit register, the instruction wants {8 * width} bits"
                 )
             row[OP_AT], row[IMM_AT] = OP["MOV_SREG"], number
+        elif isinstance(origin, Special) and kind == "pred":
+            row[FIELD["a"]] = context.special(origin.name, 1)
         elif isinstance(origin, Name):
             raise RefusedOperand(
                 f"the address of `{origin.text}`: function pointers and undeclared names are not emulated"
@@ -220,7 +222,7 @@ def _relu() -> list[Slot]:
 _SPACES = {
     "const": SPACE["S_CONST"] << 4, "global": SPACE["S_GLOBAL"] << 4, "local": SPACE["S_LOCAL"] << 4,
     "shared": SPACE["S_SHARED"] << 4,
-    "shared::cta": SPACE["S_SHARED"] << 4, "shared::cluster": SPACE["S_SHARED"] << 4, "param": SPACE["S_PARAM"] << 4,
+    "shared::cta": SPACE["S_SHARED"] << 4, "shared::cluster": SPACE["S_CLUSTER"] << 4, "param": SPACE["S_PARAM"] << 4,
     "param::entry": SPACE["S_PARAM"] << 4,
 }  # fmt: skip
 

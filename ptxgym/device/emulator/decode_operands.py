@@ -56,6 +56,7 @@ FIXED_SREGS: Mapping[str, tuple[int, int]] = {
     "%dynamic_smem_size": (SREG["SR_DYNAMIC_SMEM"], 4),
     "%aggr_smem_size": (SREG["SR_AGGR_SMEM"], 4),
     "%gridid": (SREG["SR_GRIDID"], 8),
+    "%is_explicit_cluster": (SREG["SR_IS_EXPLICIT_CLUSTER"], 1),
 }
 """Special registers that do not change while a kernel runs: (`enum Sreg`, bytes). PTX ISA 10."""
 CHANGING_SREGS: Mapping[str, tuple[int, int]] = {
@@ -65,7 +66,6 @@ CHANGING_SREGS: Mapping[str, tuple[int, int]] = {
 }  # fmt: skip
 _SREG_REASONS = {
     "%envreg": "environment registers belong to grid-wide synchronisation (cooperative groups), which is not emulated",
-    "%is_explicit_cluster": "thread-block clusters are not emulated",
     "%pm": "performance monitor registers have no value here",
 }
 
@@ -351,6 +351,7 @@ _ADDRESS_BITS = {"a": ADDRESS_WIDTH["M_A64"], "b": ADDRESS_WIDTH["M_B64"], "c": 
 def enter_address(context: Context, row: Row, field: str, memory: Memory, space: str) -> int:
     """Enter the base of `memory` into `field`, its width into mods, and return the offset that is left."""
     base, offset, extra = memory
+    space = "shared" if space == "shared::cluster" else space  # a variable's address is that of the own CTA's copy
     if extra:
         raise RefusedOperand("coordinates in an address that has none")
     if type(base) is Register:

@@ -6,14 +6,11 @@ from collections.abc import Callable, Sequence
 
 from ptxgym.device.emulator.decode_grammar import RULES
 
-_CLUSTERS = "thread-block clusters are not emulated; write the kernel for one CTA"
 _BLACKWELL = "this instruction belongs to sm_100 and is not emulated"
 _TENSORMAP = "tensor maps that are rewritten on the device are not emulated; encode them on the host"
 
 _OPCODES = {
     "clusterlaunchcontrol": _BLACKWELL,
-    "mapa": _CLUSTERS,
-    "getctarank": _CLUSTERS,
     "tensormap": _TENSORMAP,
     "wmma": "wmma is not emulated; use mma.sync or wgmma.mma_async",
     "alloca": "alloca is not emulated; use a local array of constant size",
@@ -33,17 +30,14 @@ _OPCODES = {
 
 Test = Callable[[Sequence[str]], bool]
 _CASES: tuple[tuple[str, Test, str], ...] = (
-    ("barrier", lambda m: "cluster" in m, _CLUSTERS),
-    ("cp", lambda m: "reduce" in m, "bulk reductions are not emulated; store, or use red.global"),
-    ("cp", lambda m: any(x.startswith("multicast") for x in m), _CLUSTERS),
-    ("cp", lambda m: "cta_group::2" in m, "pairs of CTAs are not emulated; use .cta_group::1"),
+    ("cp", lambda m: "reduce" in m, "this reduction does not exist for its element type (or wants .noftz, for halves)"),
     ("cp", lambda m: any(x.startswith("im2col") for x in m), "im2col tensor copies are not emulated; use tile mode"),
     ("cp", lambda m: any("gather4" in x or "scatter4" in x for x in m), _BLACKWELL),
-    ("cp", lambda m: "bulk" in m and "shared::cluster" in m and "shared::cta" in m, _CLUSTERS),
     ("cp", lambda m: "cp_mask" in m, _BLACKWELL),
     ("tcgen05", lambda m: "cta_group::2" in m,
      "pairs of CTAs are not emulated; use .cta_group::1 throughout"),
-    ("tcgen05", lambda m: "multicast::cluster" in m, _CLUSTERS),
+    ("tcgen05", lambda m: "multicast::cluster" in m,
+     "commits to several CTAs are not emulated; leave .multicast::cluster out"),
     ("tcgen05", lambda m: "mma" in m and "ws" in m, "weight-stationary products are not emulated; use tcgen05.mma"),
     ("tcgen05", lambda m: any(x.startswith("sp") for x in m), "sparse matrix instructions are not emulated"),
     ("tcgen05", lambda m: "ashift" in m, "a shifted A is not emulated"),
@@ -62,8 +56,8 @@ _CASES: tuple[tuple[str, Test, str], ...] = (
     ("vote", lambda m: "sync" not in m, "without .sync it does not exist on sm_70 and later; use vote.sync"),
     ("ld", lambda m: "mmio" in m, "memory-mapped input and output is not emulated"),
     ("st", lambda m: "mmio" in m, "memory-mapped input and output is not emulated"),
-    ("st", lambda m: "async" in m, _CLUSTERS),
-    ("red", lambda m: "async" in m, _CLUSTERS),
+    ("st", lambda m: "async" in m, "of st.async, the weak form to shared::cluster with an mbarrier is emulated"),
+    ("red", lambda m: "async" in m, "of red.async, relaxed.cluster to shared::cluster with an mbarrier is emulated"),
     ("redux", lambda m: "f32" in m, _BLACKWELL),
     ("fma", lambda m: "f32x2" in m, _BLACKWELL),
     ("add", lambda m: "f32x2" in m, _BLACKWELL),

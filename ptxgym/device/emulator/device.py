@@ -114,10 +114,6 @@ def _refusal(plan: LaunchPlan) -> Failure | None:
         return Failure(stage=Stage.EXECUTE, status=Status.NOT_EMULATED, code=code, message=message)
 
     for launch in plan.launches:
-        if launch.cluster is not None and launch.cluster != (1, 1, 1):
-            extents = "x".join(map(str, launch.cluster))
-            asked = f"clusters of {extents} CTAs (launch of {launch.kernel}), as a GPU does; use clusters of one CTA"
-            return refuse("emulator.cluster", asked)
         if launch.cooperative:
             asked = (
                 f"cooperative launches (launch of {launch.kernel}), as a GPU does; end the kernel where its CTAs wait "
@@ -174,7 +170,7 @@ def _job(build: Build, plan: LaunchPlan, options: RunOptions) -> Job:
             return {
                 "kind": "launch", "kernel": operation.kernel, "grid": operation.grid, "block": operation.block,
                 "dynamic_smem_bytes": operation.dynamic_smem_bytes, "params": [patched(p) for p in operation.params],
-                "resident_ctas": _resident_ctas(build, operation),
+                "resident_ctas": _resident_ctas(build, operation), "cluster": operation.cluster,
             }  # fmt: skip
         target = (operation.target.buffer, operation.target.offset)
         moved: dict[str, Any] = {"kind": operation.kind, "target": target}

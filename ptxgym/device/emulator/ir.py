@@ -72,6 +72,7 @@ _CONSTANTS = _constants(_IR_TEXT)
 SMEM_BASE = _CONSTANTS["SMEM_BASE"]
 PARAM_WINDOW = _CONSTANTS["PARAM_WINDOW"]
 UNSET_REGISTER = _CONSTANTS["UNSET_REGISTER"]
+SHARED_ADDRESS = _CONSTANTS["SHARED_ADDRESS"]
 
 INST_FIELDS = (
     ("op", "<u2"), ("type", "u1"), ("stype", "u1"), ("flags", "<u4"), ("mods", "<u4"),

@@ -180,8 +180,15 @@ def _shape(operation: Mapping[str, Any], options: Mapping[str, Any], budget: int
         grid=(x, y, z), block=(bx, by, bz), dynamic_smem_bytes=operation["dynamic_smem_bytes"],
         schedule=options["schedule"], seed=options["seed"], threads=options["threads"],
         zero_target_results=options["zero_target_results"], warp_instruction_budget=budget,
-        resident_ctas=operation["resident_ctas"],
+        resident_ctas=operation["resident_ctas"], cluster=_cluster(operation),
     )  # fmt: skip
+
+
+def _cluster(operation: Mapping[str, Any]) -> tuple[int, int, int] | None:
+    if operation["cluster"] is None:
+        return None
+    x, y, z = operation["cluster"]
+    return x, y, z
 
 
 def _parameters(program: Program, operation: Mapping[str, Any], blobs: Sequence[bytes]) -> bytes:

@@ -41,7 +41,27 @@ Space space_of_generic(uint64_t address) {
   return S_GLOBAL;
 }
 
-bool resolve(Cta& cta, Warp& w, const Inst& inst, uint32_t mask, Space space, Kind kind, Addresses& a, uint8_t*& base) {
+Cta* owner_of(Cta& cta, Warp& w, const Inst& inst, uint32_t& lanes, uint64_t window, Kind kind, Addresses& a) {
+  collect(a, w, inst, lanes, window);
+  const int first = first_lane(lanes);
+  const uint64_t address = a.of(first), rank = address >> RANK_SHIFT;
+  if (rank != a.low >> RANK_SHIFT || rank != a.high >> RANK_SHIFT) {
+    uint32_t same = 0;
+    for_lanes(lanes, [&](int l) { same |= static_cast<uint32_t>(a.of(l) >> RANK_SHIFT == rank) << l; });
+    lanes = same;
+  }
+  const SharedPlace place = locate(cta, address);
+  if (!place.owner) {
+    cta.fault_address(w, inst, first, S_CLUSTER, address, a.each, a.each, verb(kind));
+    return nullptr;
+  }
+  reach(cta, w, inst, first, *place.owner);
+  collect(a, w, inst, lanes, window + (rank << RANK_SHIFT));
+  return place.owner;
+}
+
+bool resolve(Cta& cta, Cta& owner, Warp& w, const Inst& inst, uint32_t mask, Space space, Kind kind, Addresses& a,
+             uint8_t*& base) {
   const uint64_t each = a.each, span = a.high - a.low + each;
   const bool misaligned = a.bits & (each - 1);
   const auto first_bad = [&](auto bad) {
@@ -57,8 +77,8 @@ bool resolve(Cta& cta, Warp& w, const Inst& inst, uint32_t mask, Space space, Ki
   switch (space) {
     case S_SHARED: {
       if (misaligned || !cta.shared_ok(a.low, span)) return refuse([&](uint64_t x) { return cta.shared_ok(x, each); });
-      base = cta.smem.data();
-      if (Shadow* shadow = cta.shadow.get()) {
+      base = owner.smem.data();
+      if (Shadow* shadow = owner.shadow.get()) {
         const int at = cta.index_of(inst);
         for_ranges(a, mask, [&](uint64_t from, uint64_t bytes) {
           const uint32_t address = static_cast<uint32_t>(from), size = static_cast<uint32_t>(bytes);

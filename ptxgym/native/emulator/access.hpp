@@ -121,10 +121,15 @@ inline size_t memory_bytes(uint8_t type) {
 }
 
 // Finds the memory behind the addresses of one space: afterwards lane l accesses base + a.of(l). Reports the access to
-// shadow, proof and counters. False: a fault was recorded.
-bool resolve(Cta&, Warp&, const Inst&, uint32_t mask, Space, Kind, Addresses&, uint8_t*& base);
+// shadow, proof and counters. False: a fault was recorded. `owner` is the CTA whose shared memory is meant.
+bool resolve(Cta&, Cta& owner, Warp&, const Inst&, uint32_t mask, Space, Kind, Addresses&, uint8_t*& base);
 
-// Runs access(base, addresses, lanes) once per state space that the lanes address; usually that is one.
+// Of the lanes, those whose shared::cluster addresses (behind `window`) name the same CTA as the first: that CTA, with
+// `a` as offsets in its memory. nullptr after a fault was recorded.
+Cta* owner_of(Cta&, Warp&, const Inst&, uint32_t& lanes, uint64_t window, Kind, Addresses& a);
+
+// Runs access(base, addresses, lanes) once per state space (and CTA of the cluster) that the lanes address; usually
+// that is one.
 template <class Accessor>
 Step for_spaces(Cta& cta, Warp& w, const Inst& inst, uint32_t mask, Kind kind, uint64_t each, Accessor access) {
   Addresses addresses;
@@ -147,10 +152,20 @@ Step for_spaces(Cta& cta, Warp& w, const Inst& inst, uint32_t mask, Kind kind, u
       window = window_of(space);
     } else if (stated == S_PARAM && inst.a >= 0) {
       window = PARAM_WINDOW;
+    } else if (stated == S_SHARED && inst.a >= 0) {
+      window = cta.tag;
+    } else if (stated == S_CLUSTER) {
+      space = S_SHARED;
     }
-    if (stated != S_GENERIC || window || lanes != left) collect(addresses, w, inst, lanes, window);
+    Cta* owner = &cta;
+    if (cta.cluster && space == S_SHARED && stated != S_SHARED && inst.a >= 0) {
+      owner = owner_of(cta, w, inst, lanes, window, kind, addresses);
+      if (!owner) return Step::Fault;
+    } else if (stated != S_GENERIC || window || lanes != left) {
+      collect(addresses, w, inst, lanes, window);
+    }
     uint8_t* base = nullptr;
-    if (!resolve(cta, w, inst, lanes, space, kind, addresses, base)) return Step::Fault;
+    if (!resolve(cta, *owner, w, inst, lanes, space, kind, addresses, base)) return Step::Fault;
     access(base, addresses, lanes);
     left &= ~lanes;
   }

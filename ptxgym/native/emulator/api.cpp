@@ -15,6 +15,7 @@ struct EmuBuffer {
 struct EmuLaunch {
   uint32_t grid[3], block[3];
   uint32_t dynamic_smem_bytes, policy, threads, zero_target_results;
+  uint32_t cluster[3], explicit_cluster;  // CTAs of a cluster along each axis; 1: the launch or the kernel names it
   uint64_t seed, budget, resident, max_findings;
   const EmuBuffer* buffers;
   int64_t nbuffers;
@@ -53,6 +54,9 @@ LaunchResult* emu_launch(Program* program, const EmuLaunch* args, EmuResult* out
   grid.threads_per_cta = args->block[0] * args->block[1] * args->block[2];
   grid.warps_per_cta = (grid.threads_per_cta + LANES - 1) / LANES;
   grid.ctas = uint64_t{args->grid[0]} * args->grid[1] * args->grid[2];
+  std::copy(args->cluster, args->cluster + 3, grid.cluster);
+  grid.cluster_size = args->cluster[0] * args->cluster[1] * args->cluster[2];
+  grid.explicit_cluster = args->explicit_cluster;
   grid.dynamic_smem_bytes = args->dynamic_smem_bytes;
   grid.resident = std::max<uint64_t>(args->resident ? args->resident : grid.ctas, 1);
   grid.policy = static_cast<Policy>(args->policy);
@@ -62,7 +66,7 @@ LaunchResult* emu_launch(Program* program, const EmuLaunch* args, EmuResult* out
   grid.max_findings = args->max_findings;
   grid.params = args->params;
   std::vector<std::vector<GranuleTag>> tags;
-  const bool parallel = args->threads > 1 && grid.ctas > 1 && !(program->kernel.features & FEAT_COMMUNICATES);
+  const bool parallel = args->threads > 1 && grid.ctas > grid.cluster_size && !(program->kernel.features & FEAT_COMMUNICATES);
   for (int64_t i = 0; i < args->nbuffers; ++i) {
     const EmuBuffer& b = args->buffers[i];
     GranuleTag* granules = nullptr;

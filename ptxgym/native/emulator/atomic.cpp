@@ -1,5 +1,6 @@
 // Atomics and reductions (PTX ISA 9.7.13.5 to 9.7.13.7): one lane after the other, halves without flushing.
 #include "access.hpp"
+#include "reduction.hpp"
 #include "numeric.hpp"
 
 namespace {
@@ -42,7 +43,9 @@ uint32_t half_result(uint8_t op, uint32_t old, uint32_t b) {
   return half_extreme<H>(old, b, op == A_MAX);
 }
 
-// Memory value of `type` after the operation. atom.add.f32 on global memory flushes subnormals, on shared memory it
+}  // namespace
+
+// atom.add.f32 on global memory flushes subnormals, on shared memory it
 // does not (PTX ISA 9.7.13.5).
 uint64_t combined(uint8_t type, uint8_t op, uint64_t old, uint64_t b, uint64_t c, bool flush) {
   const auto low = [](uint64_t x) { return static_cast<uint32_t>(x); };
@@ -73,6 +76,13 @@ uint64_t combined(uint8_t type, uint8_t op, uint64_t old, uint64_t b, uint64_t c
     default: return atomic_result<uint64_t>(op, old, b, c);
   }
 }
+namespace {
+
+bool is_shared(const Cta& cta, const uint8_t* base) {
+  if (!cta.cluster) return base == cta.smem.data();
+  const std::vector<Cta*>& ctas = cta.cluster->ctas;
+  return std::any_of(ctas.begin(), ctas.end(), [=](const Cta* each) { return base == each->smem.data(); });
+}
 Step atomic(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
   const uint8_t op = mods_low(inst.mods), type = inst.type;
   const size_t bytes = memory_bytes(type);
@@ -84,7 +94,7 @@ Step atomic(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
     const auto value = [&](int32_t reg, int l) {
       return reg < 0 ? 0 : bytes == 8 ? w.reg<uint64_t>(reg)[l] : w.reg<uint32_t>(reg)[l];
     };
-    const bool flush = base != cta.smem.data();
+    const bool flush = !is_shared(cta, base);
     for_lanes(lanes, [&](int l) {  // one lane after the other: every atomic sees its predecessors
       for (int i = 0; i < count; ++i) {
         const int32_t source = inst.nvec2 > 0 ? cta.pool(inst.vec2)[i] : inst.b;

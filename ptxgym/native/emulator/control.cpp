@@ -83,8 +83,7 @@ Step read_clock(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
 // Bytes at a generic address as one lane sees them; nullptr where they are not inside one object.
 const uint8_t* generic_bytes(Cta& cta, Warp& w, int lane, uint64_t address, uint64_t bytes) {
   if (address >= SHARED_WINDOW && address < LOCAL_WINDOW)
-    return cta.shared_ok(address - SHARED_WINDOW, bytes) ? cta.shared(static_cast<uint32_t>(address - SHARED_WINDOW))
-                                                         : nullptr;
+    return cta.shared_ok(cta.own(address), bytes) ? cta.shared(static_cast<uint32_t>(cta.own(address))) : nullptr;
   if (address >= LOCAL_WINDOW && address < PARAM_WINDOW) {
     const uint64_t size = static_cast<uint64_t>(cta.program.kernel.local_bytes), at = address - LOCAL_WINDOW;
     if (bytes > size || at > size - bytes) return nullptr;

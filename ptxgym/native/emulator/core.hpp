@@ -24,6 +24,7 @@ constexpr uint32_t FULL_MASK = 0xffffffffu;
 struct Cta;
 struct Warp;
 struct Grid;
+struct Cluster;
 
 // What a handler tells the warp loop.
 enum class Step : uint8_t {
@@ -52,6 +53,7 @@ Handler bind_atomic(const Inst&);
 Handler bind_control(const Inst&);
 Handler bind_warp(const Inst&);
 Handler bind_barrier(const Inst&);
+Handler bind_cluster(const Inst&);
 Handler bind_tensor(const Inst&);  // TMA, bulk copies, cp.async, wgmma, mma, ldmatrix, stmatrix, movmatrix
 
 // ---- findings
@@ -131,7 +133,7 @@ struct AsyncEngine {
 
 // ---- waiting
 
-enum class WaitKind : uint8_t { None, Mbarrier, NamedBarrier, Other };
+enum class WaitKind : uint8_t { None, Mbarrier, NamedBarrier, ClusterBarrier, Other };
 struct Wait {
   WaitKind kind = WaitKind::None;
   int inst = -1;
@@ -145,6 +147,8 @@ struct Wait {
 struct Warp {
   uint8_t* regs = nullptr;
   int id = 0;             // within the CTA
+  uint16_t label = 0;     // names the warp in histories: its id; in a cluster also the rank of its CTA
+  Cta* home = nullptr;
   int cur = 0;            // index of the instruction that executes now
   int next_pc = 0;        // target of Step::Jump
   uint32_t group = 0;     // lanes at `cur` in this step, guard true or not
@@ -160,6 +164,8 @@ struct Warp {
   uint64_t seen_events = 0;  // value of Cta::events when the blocked lanes last tried
   uint32_t timed_out = 0;    // lanes whose try_wait reports failure instead of waiting again: nothing else can run
   int skip_pc = -1;          // fairness: the next group is chosen among lanes beyond this instruction
+  uint32_t cluster_arrived = 0;  // lanes that arrived in the current phase of barrier.cluster
+  uint32_t cluster_passed = 0;   // lanes whose phase of barrier.cluster is complete, and that have not waited for it yet
   int polls = 0;             // polling instructions (test_wait, volatile loads, ...) since the scheduler last chose
 
   template <class T>
@@ -202,6 +208,7 @@ struct Mbar {
   int last_expect_inst = -1;
   bool valid = false;
   uint32_t index = 0;  // position in Cta::mbars
+  Cta* home = nullptr;
 };
 constexpr uint64_t MBAR_TAG = 0x6d62'6172'a55a'0000ull;  // | index; no half of it is a likely plain value
 
@@ -252,6 +259,7 @@ struct Program {
   std::vector<uint8_t> warp_image;  // registers of a fresh warp: constants in place, everything else poison
   std::vector<uint8_t> suspects;    // per instruction: bits of enum Suspect; empty where there are none
   bool needs_tensor_state = false;  // some instruction belongs to an asynchronous engine
+  bool clusters = false;            // some instruction waits at the cluster barrier
   std::string error;                // not empty: names the instruction that has no handler
   explicit Program(const Kernel&);
   void refresh_constants();  // after the launcher has relocated symbols
@@ -275,6 +283,11 @@ struct Cta {
   const Program& program;
   uint64_t linear = 0;
   uint32_t id[3] = {};
+  Cluster* cluster = nullptr;  // nullptr: the launch has no clusters
+  uint32_t rank = 0;           // %cluster_ctarank
+  uint32_t tag = 0;            // rank << RANK_SHIFT: upper bits of own shared addresses
+  uint64_t unit = 0;           // what is scheduled and proved independent: linear index of the cluster, or of the CTA
+  bool ended = false;          // every warp has exited
   std::vector<uint8_t> smem;  // addressed from 0; valid are [SMEM_BASE, smem_end)
   uint32_t smem_end = 0;
   std::vector<Warp> warps;
@@ -304,6 +317,7 @@ struct Cta {
 
   Cta(Grid&, const Program&);
   void start(uint64_t linear_index);  // takes the CTA's place in the grid: fresh registers, memory, barriers
+  void start(Cluster&, uint32_t rank_in_cluster, uint64_t cluster_index, uint64_t linear_index);
 
   int index_of(const Inst& inst) const { return static_cast<int>(&inst - program.kernel.inst); }
   const int32_t* pool(int32_t at) const { return program.kernel.pool + at; }
@@ -316,7 +330,12 @@ struct Cta {
   Step fault_address(Warp&, const Inst&, int lane, Space, uint64_t address, uint64_t bytes, uint64_t align,
                      const char* what);
 
-  // Shared memory. Addresses are offsets as PTX sees them (from SMEM_BASE).
+  // Shared memory: offsets from SMEM_BASE, which are addresses without the CTA's rank. `own` turns a shared::cta or generic
+  // address into the offset; addresses of other CTAs become offsets that are not shared_ok.
+  uint64_t own(uint64_t address) const {
+    if (address >= SHARED_WINDOW && address < LOCAL_WINDOW) address -= SHARED_WINDOW;
+    return address - tag;
+  }
   bool shared_ok(uint64_t address, uint64_t bytes) const {
     return address >= SMEM_BASE && bytes <= smem_end && address <= smem_end - bytes;
   }
@@ -331,6 +350,8 @@ struct Cta {
 
   // mbarriers. `mbar_at` checks bounds, alignment and tag; nullptr after a fault was recorded (return Step::Fault).
   Mbar* mbar_at(Warp&, const Inst&, int lane, uint64_t address);
+  // The same for a shared::cluster address, perhaps of another CTA; the owner is Mbar::home.
+  Mbar* mbar_near(Warp&, const Inst&, int lane, uint64_t address);
   void mbar_arrive(Mbar&, uint32_t count);  // count <= pending; completes the phase where nothing is missing any more
   void mbar_expect_tx(Mbar&, uint64_t bytes);
   void mbar_complete_tx(Mbar&, uint64_t bytes);  // also from AsyncOp::run
@@ -344,6 +365,27 @@ void check_suspect(Cta&, Warp&, const Inst&, uint32_t mask);
 // "warp 3", "warps 0-2, 5".
 std::string warp_list(const std::vector<int>& warps);
 
+// ---- clusters (cluster.cpp)
+
+// CTAs that run together and reach each other's shared memory.
+struct Cluster {
+  std::vector<Cta*> ctas;  // by rank
+};
+
+// A place in the shared memory of a CTA of the cluster.
+struct SharedPlace {
+  Cta* owner;  // nullptr: the address names no CTA of this cluster
+  uint64_t offset;
+};
+// The place of a shared::cluster or generic address.
+SharedPlace locate(Cta&, uint64_t address);
+// Before a warp reaches into the shared memory of `owner`: another CTA must have begun, and not have ended.
+void reach(Cta&, Warp&, const Inst&, int lane, Cta& owner);
+// Completes the phase of barrier.cluster for which nothing is missing.
+void recheck_cluster_barrier(Cta&);
+// " of CTA 1 of its cluster", or nothing where there are no clusters.
+std::string of_cta(const Cta&);
+
 // ---- grid
 
 struct Grid {
@@ -352,6 +394,9 @@ struct Grid {
   uint32_t threads_per_cta = 0, warps_per_cta = 0;
   uint32_t dynamic_smem_bytes = 0;
   uint64_t ctas = 0;
+  uint32_t cluster[3] = {1, 1, 1};
+  uint32_t cluster_size = 1;      // CTAs
+  bool explicit_cluster = false;  // the launch or the kernel names a cluster, even of one CTA
   uint64_t resident = 0;  // CTAs that one GPU holds at a time
   Policy policy = Policy::Eager;
   uint64_t seed = 0;

@@ -1,6 +1,7 @@
 // One CTA: its start, the turns of its warps, exits and faults.
 #include <algorithm>
 
+#include "lanes.hpp"
 #include "schedule.hpp"
 
 namespace {
@@ -20,6 +21,7 @@ uint64_t mixed(uint64_t x) {  // splitmix64
 // Value of a special register that is fixed for the life of a thread.
 uint64_t special(const Cta& cta, int warp, int lane, uint32_t which) {
   const Grid& g = cta.grid;
+  const uint32_t* const n = g.cluster;
   const uint32_t thread = static_cast<uint32_t>(warp) * LANES + static_cast<uint32_t>(lane);
   const uint32_t bit = 1u << lane;
   switch (which) {
@@ -29,18 +31,27 @@ uint64_t special(const Cta& cta, int warp, int lane, uint32_t which) {
     case SR_NTID_X: return g.block[0];
     case SR_NTID_Y: return g.block[1];
     case SR_NTID_Z: return g.block[2];
-    case SR_CTAID_X:
-    case SR_CLUSTERID_X: return cta.id[0];
-    case SR_CTAID_Y:
-    case SR_CLUSTERID_Y: return cta.id[1];
-    case SR_CTAID_Z:
-    case SR_CLUSTERID_Z: return cta.id[2];
-    case SR_NCTAID_X:
-    case SR_NCLUSTERID_X: return g.grid[0];
-    case SR_NCTAID_Y:
-    case SR_NCLUSTERID_Y: return g.grid[1];
-    case SR_NCTAID_Z:
-    case SR_NCLUSTERID_Z: return g.grid[2];
+    case SR_CTAID_X: return cta.id[0];
+    case SR_CTAID_Y: return cta.id[1];
+    case SR_CTAID_Z: return cta.id[2];
+    case SR_NCTAID_X: return g.grid[0];
+    case SR_NCTAID_Y: return g.grid[1];
+    case SR_NCTAID_Z: return g.grid[2];
+    case SR_CLUSTERID_X: return cta.id[0] / n[0];
+    case SR_CLUSTERID_Y: return cta.id[1] / n[1];
+    case SR_CLUSTERID_Z: return cta.id[2] / n[2];
+    case SR_NCLUSTERID_X: return g.grid[0] / n[0];
+    case SR_NCLUSTERID_Y: return g.grid[1] / n[1];
+    case SR_NCLUSTERID_Z: return g.grid[2] / n[2];
+    case SR_CLUSTER_CTAID_X: return cta.id[0] % n[0];
+    case SR_CLUSTER_CTAID_Y: return cta.id[1] % n[1];
+    case SR_CLUSTER_CTAID_Z: return cta.id[2] % n[2];
+    case SR_CLUSTER_NCTAID_X: return n[0];
+    case SR_CLUSTER_NCTAID_Y: return n[1];
+    case SR_CLUSTER_NCTAID_Z: return n[2];
+    case SR_CLUSTER_CTARANK: return cta.rank;
+    case SR_CLUSTER_NCTARANK: return g.cluster_size;
+    case SR_IS_EXPLICIT_CLUSTER: return g.explicit_cluster;
     case SR_LANEID: return static_cast<uint32_t>(lane);
     case SR_WARPID: return static_cast<uint32_t>(warp);
     case SR_NWARPID: return 64;
@@ -56,10 +67,6 @@ uint64_t special(const Cta& cta, int warp, int lane, uint32_t which) {
     case SR_DYNAMIC_SMEM: return g.dynamic_smem_bytes;
     case SR_AGGR_SMEM:
       return static_cast<uint64_t>(cta.program.kernel.static_smem_bytes) + g.dynamic_smem_bytes + SMEM_BASE;
-    case SR_CLUSTER_NCTARANK:
-    case SR_CLUSTER_NCTAID_X:
-    case SR_CLUSTER_NCTAID_Y:
-    case SR_CLUSTER_NCTAID_Z: return 1;
     default: return 0;
   }
 }
@@ -86,9 +93,18 @@ Cta::Cta(Grid& g, const Program& p) : grid(g), program(p) {
   findings.limit = g.max_findings;
 }
 
+void Cta::start(Cluster& of, uint32_t rank_in_cluster, uint64_t cluster_index, uint64_t linear_index) {
+  cluster = &of;
+  rank = rank_in_cluster;
+  tag = rank << RANK_SHIFT;
+  start(linear_index);
+  unit = cluster_index;
+}
+
 void Cta::start(uint64_t linear_index) {
   const Kernel& k = program.kernel;
-  linear = linear_index;
+  linear = unit = linear_index;
+  ended = false;
   id[0] = static_cast<uint32_t>(linear % grid.grid[0]);
   id[1] = static_cast<uint32_t>(linear / grid.grid[0] % grid.grid[1]);
   id[2] = static_cast<uint32_t>(linear / grid.grid[0] / grid.grid[1]);
@@ -116,9 +132,19 @@ void Cta::start(uint64_t linear_index) {
     Warp& w = warps[i];
     w.regs = first + bytes * i;
     w.id = static_cast<int>(i);
+    w.home = this;
+    w.label = static_cast<uint16_t>(cluster ? (rank + 1) << 8 | i : i);
     const uint32_t rest = grid.threads_per_cta - i * LANES;
     w.initial = w.live = rest >= LANES ? FULL_MASK : (1u << rest) - 1;
     std::memcpy(w.regs, program.warp_image.data(), bytes);
+    for (int64_t c = 0; tag && c < k.nconst; ++c) {
+      const Const& constant = k.consts[c];
+      if (constant.width == (8 | SHARED_ADDRESS))
+        write_lanes(w.reg<uint64_t>(constant.offset), FULL_MASK, [&](int) { return constant.lo + tag; });
+      else if (constant.width & SHARED_ADDRESS)
+        write_lanes(w.reg<uint32_t>(constant.offset), FULL_MASK,
+                    [&](int) { return static_cast<uint32_t>(constant.lo) + tag; });
+    }
     for (int64_t s = 0; s < k.nsreg; ++s) {
       const SregInit& init = k.sregs[s];
       for (int lane = 0; lane < LANES; ++lane) {
@@ -148,6 +174,8 @@ void Cta::lanes_exit(Warp& w, const Inst& inst, uint32_t lanes) {
   w.live &= ~lanes;
   if (!w.live && shadow) shadow->exit(w, index_of(inst));
   recheck_barriers(*this);
+  ended = std::none_of(warps.begin(), warps.end(), [](const Warp& each) { return each.live; });
+  if (program.clusters) recheck_cluster_barrier(*this);
 }
 
 void Cta::release(Warp& w, uint32_t lanes) { w.blocked &= ~lanes; }
@@ -176,11 +204,18 @@ Step Cta::fault(Warp& w, const Inst& inst, int lane, const char* code, const cha
   return Step::Fault;
 }
 
-Slice run_slice(Cta& cta) {
+namespace {
+
+struct Tour {  // what the warps of a CTA did in one turn each
+  bool progress = false, polling = false, alive = false;
+};
+
+// One turn for every warp. False: the CTA failed.
+bool tour(Cta& cta, Tour& out) {
   ++cta.now;
   cta.stored = false;
   const bool random = cta.grid.policy == Policy::Random;
-  bool progress = cta.async.pump(cta, cta.now), polling = false, alive = false;
+  out.progress = cta.async.pump(cta, cta.now);
   const size_t count = cta.warps.size(), first = random ? cta.random() % count : 0;
   for (size_t i = 0; i < count; ++i) {
     Warp& w = cta.warps[(first + i) % count];
@@ -190,42 +225,102 @@ Slice run_slice(Cta& cta) {
     quantum = static_cast<int64_t>(std::min<uint64_t>(static_cast<uint64_t>(quantum), remaining));
     if (!quantum) {
       cta.outcome = Outcome::Budget;
-      return Slice::Failed;
+      return false;
     }
     const Turn turn = run_warp(cta, w, quantum);
-    progress |= turn == Turn::Progress;
-    polling |= turn == Turn::Polling;
-    alive |= w.live != 0;
-    if (cta.outcome != Outcome::Ok) return Slice::Failed;
+    out.progress |= turn == Turn::Progress;
+    out.polling |= turn == Turn::Polling;
+    out.alive |= w.live != 0;
+    if (cta.outcome != Outcome::Ok) return false;
   }
-  if (!alive) {
-    if (cta.tensor) cta.tensor->cta_exit(cta);
-    if (cta.shadow) cta.shadow->finish();
-    while (cta.outcome == Outcome::Ok && cta.async.force(cta)) {}
-    return cta.outcome == Outcome::Ok ? Slice::Finished : Slice::Failed;
+  return true;
+}
+
+void finish(Cta& cta) {
+  if (cta.tensor) cta.tensor->cta_exit(cta);
+  if (cta.shadow) cta.shadow->finish();
+  while (cta.outcome == Outcome::Ok && cta.async.force(cta)) {}
+}
+
+// Events of the last turns may have woken lanes of warps that had their turn before.
+bool woken(const Cta& cta) {
+  return std::any_of(cta.warps.begin(), cta.warps.end(), [&](const Warp& w) {
+    return w.live && (w.seen_events != cta.events || (w.live & ~(w.blocked | w.parked)));
+  });
+}
+
+// A try_wait may return false after its time limit, and the thread go on to do what others wait for. Only when that
+// changes nothing either is it a deadlock.
+bool timed_out(Cta& cta) {
+  if (cta.timeout_events == cta.events || !time_out_waits(cta)) return false;
+  cta.timeout_events = cta.events;
+  return true;
+}
+
+Slice state_of(const Cta& cta, Slice good) { return cta.outcome == Outcome::Ok ? good : Slice::Failed; }
+
+constexpr uint64_t STALLED = 4;  // of so many turns under the random policy, a CTA of a cluster loses one
+
+}  // namespace
+
+Slice run_slice(Cta& cta) {
+  Tour done;
+  if (!tour(cta, done)) return Slice::Failed;
+  if (!done.alive) {
+    finish(cta);
+    return state_of(cta, Slice::Finished);
   }
-  cta.idle_rounds = progress || cta.stored ? 0 : cta.idle_rounds + 1;
-  if (progress) return Slice::Progress;
-  if (cta.async.force(cta)) return cta.outcome == Outcome::Ok ? Slice::Progress : Slice::Failed;
-  if (polling) return Slice::Waiting;
-  // Events of the last turns may have woken lanes of warps that had their turn before.
-  for (Warp& w : cta.warps)
-    if (w.live && (w.seen_events != cta.events || (w.live & ~(w.blocked | w.parked)))) return Slice::Progress;
-  // A try_wait may return false after its time limit, and the thread go on to do what others wait for. Only when that
-  // changes nothing either is it a deadlock.
-  if (cta.timeout_events != cta.events && time_out_waits(cta)) {
-    cta.timeout_events = cta.events;
-    return Slice::Progress;
-  }
-  report_deadlock(cta);
+  cta.idle_rounds = done.progress || cta.stored ? 0 : cta.idle_rounds + 1;
+  if (done.progress) return Slice::Progress;
+  if (cta.async.force(cta)) return state_of(cta, Slice::Progress);
+  if (done.polling) return Slice::Waiting;
+  if (woken(cta) || timed_out(cta)) return Slice::Progress;
+  report_deadlock({&cta});
   return Slice::Failed;
 }
 
-void run_to_end(Cta& cta) {
-  for (;;) {
-    const Slice slice = run_slice(cta);
-    if (slice == Slice::Finished || slice == Slice::Failed) return;
-    if (cta.idle_rounds > IDLE_LIMIT) return report_livelock(cta);
-    if (cta.grid.conflict.load(std::memory_order_relaxed)) return;
+// The CTAs take turns; what one does may let another go on, so only all together are they finished, idle or stuck.
+Slice run_slice(Cluster& cluster) {
+  const std::vector<Cta*>& ctas = cluster.ctas;
+  Cta& leader = *ctas.front();
+  const bool random = leader.grid.policy == Policy::Random;
+  const size_t first = random ? leader.random() % ctas.size() : 0;
+  Tour all;
+  bool stored = false, stalled = false;
+  for (size_t i = 0; i < ctas.size(); ++i) {
+    Cta& cta = *ctas[(first + i) % ctas.size()];
+    if (random && !cta.ended && leader.random() % STALLED == 0) {
+      stalled = all.alive = true;
+      continue;
+    }
+    Tour done;
+    if (!tour(cta, done)) return Slice::Failed;
+    all.progress |= done.progress;
+    all.polling |= done.polling;
+    all.alive |= done.alive;
+    stored |= cta.stored;
   }
+  const auto failed = [&] {
+    return std::any_of(ctas.begin(), ctas.end(), [](const Cta* cta) { return cta->outcome != Outcome::Ok; });
+  };
+  if (failed()) return Slice::Failed;
+  if (!all.alive) {
+    for (Cta* cta : ctas) {
+      finish(*cta);
+      if (failed()) return Slice::Failed;
+    }
+    return Slice::Finished;
+  }
+  for (Cta* cta : ctas) cta->idle_rounds = all.progress || stored ? 0 : cta->idle_rounds + 1;
+  if (all.progress || stalled) return Slice::Progress;
+  for (size_t i = 0; i < ctas.size(); ++i)
+    if (Cta& cta = *ctas[(first + i) % ctas.size()]; cta.async.force(cta))
+      return failed() ? Slice::Failed : Slice::Progress;
+  if (all.polling) return Slice::Waiting;
+  if (std::any_of(ctas.begin(), ctas.end(), [](const Cta* cta) { return woken(*cta); })) return Slice::Progress;
+  bool any = false;
+  for (Cta* cta : ctas) any |= timed_out(*cta);
+  if (any) return Slice::Progress;
+  report_deadlock(ctas);
+  return Slice::Failed;
 }

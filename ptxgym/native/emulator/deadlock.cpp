@@ -8,6 +8,7 @@ namespace {
 
 // Warps that wait for the same thing at the same instruction.
 struct Group {
+  Cta* cta;
   WaitKind kind;
   int inst;
   uint32_t address, parity;
@@ -23,27 +24,50 @@ const Mbar* mbar_of(const Cta& cta, uint32_t address) {
   return nullptr;
 }
 
-std::vector<Group> waiters(Cta& cta) {
-  std::vector<Group> groups;
+void add_waiters(Cta& cta, std::vector<Group>& groups) {
   for (const Warp& w : cta.warps) {
     for (uint32_t rest = w.live; rest; rest &= rest - 1) {
       const int lane = first_lane(rest);
-      Group wanted{WaitKind::Other, w.pc[lane], 0, 0, "", {}, lane};
+      Group wanted{&cta, WaitKind::Other, w.pc[lane], 0, 0, "", {}, lane};
       if (w.blocked >> lane & 1) {
         const Wait& wait = w.wait[lane];
-        wanted = {wait.kind, wait.inst, wait.address, wait.parity, wait.what, {}, lane};
+        wanted = {&cta, wait.kind, wait.inst, wait.address, wait.parity, wait.what, {}, lane};
       } else {
         wanted.what = "for lanes of its warp that are elsewhere";
       }
       auto same = std::find_if(groups.begin(), groups.end(), [&](const Group& g) {
-        return g.kind == wanted.kind && g.inst == wanted.inst && g.address == wanted.address &&
+        return g.cta == wanted.cta && g.kind == wanted.kind && g.inst == wanted.inst && g.address == wanted.address &&
                g.parity == wanted.parity;
       });
       if (same == groups.end()) same = groups.insert(groups.end(), wanted);
       if (same->warps.empty() || same->warps.back() != w.id) same->warps.push_back(w.id);
     }
   }
-  return groups;
+}
+
+// Threads of the cluster that are alive, and those of them that have arrived at its barrier.
+struct Presence {
+  uint32_t live = 0, arrived = 0;
+  std::string missing;  // "CTAs 1, 3": of which some thread has not
+};
+
+Presence presence(const Cta& cta) {
+  Presence found;
+  const auto count = [&](const Cta& each) {
+    uint32_t live = 0, arrived = 0;
+    for (const Warp& w : each.warps) {
+      live += static_cast<uint32_t>(__builtin_popcount(w.live));
+      arrived += static_cast<uint32_t>(__builtin_popcount(w.live & w.cluster_arrived));
+    }
+    found.live += live;
+    found.arrived += arrived;
+    if (live != arrived) found.missing += (found.missing.empty() ? "" : ", ") + std::to_string(each.rank);
+  };
+  if (cta.cluster)
+    for (const Cta* each : cta.cluster->ctas) count(*each);
+  else
+    count(cta);
+  return found;
 }
 
 // 0: cannot be mended by any thread that waits. 1: some participant has exited. 2: a barrier whose arrivals must come
@@ -58,6 +82,7 @@ int rank(const Cta& cta, const Group& group) {
       return exited ? 1 : 2;
     }
     case WaitKind::NamedBarrier: return exited ? 1 : 2;
+    case WaitKind::ClusterBarrier: return 2;
     default: return 3;
   }
 }
@@ -89,12 +114,20 @@ std::string described(const Cta& cta, const Group& group) {
     if (exited.empty()) return text;
     return std::string(text) + ", and " + warp_list(exited) + (exited.size() == 1 ? " has" : " have") + " exited";
   }
+  if (group.kind == WaitKind::ClusterBarrier) {
+    const Presence there = presence(cta);
+    std::snprintf(text, sizeof text, "at the cluster barrier: %u of %u threads arrived; some of CTA %s have not",
+                  there.arrived, there.live, there.missing.c_str());
+    return text;
+  }
   return group.what;
 }
 
 const char* remedy(const Cta& cta, const Group& group) {
   if (group.kind == WaitKind::NamedBarrier)
     return "let every thread that the barrier counts reach it, or give the number of threads that do";
+  if (group.kind == WaitKind::ClusterBarrier)
+    return "let every thread of every CTA of the cluster reach barrier.cluster.arrive, or exit";
   if (group.kind != WaitKind::Mbarrier) return "";
   const Mbar* m = mbar_of(cta, group.address);
   if (m && m->tx && !m->pending)
@@ -117,20 +150,28 @@ std::string warp_list(const std::vector<int>& warps) {
   return text;
 }
 
-void report_deadlock(Cta& cta) {
-  std::vector<Group> groups = waiters(cta);
-  for (Group& group : groups) group.rank = rank(cta, group);
+void report_deadlock(const std::vector<Cta*>& ctas) {
+  std::vector<Group> groups;
+  for (Cta* cta : ctas) {
+    if (cta->ended) continue;
+    add_waiters(*cta, groups);
+    cta->outcome = Outcome::Hang;
+  }
+  for (Group& group : groups) {
+    group.rank = rank(*group.cta, group);
+    ++group.cta->findings.limit;
+  }
   std::stable_sort(groups.begin(), groups.end(), [](const Group& a, const Group& b) { return a.rank < b.rank; });
-  cta.outcome = Outcome::Hang;
-  cta.findings.limit += groups.size();
   bool first = true;
   for (const Group& group : groups) {
+    Cta& cta = *group.cta;
     const Mbar* m = group.kind == WaitKind::Mbarrier ? mbar_of(cta, group.address) : nullptr;
     if (!cta.shadow || !m) continue;
     for (const int warp : group.warps)
       cta.shadow->stuck(cta.warps[static_cast<size_t>(warp)], group.inst, *m, group.parity);
   }
   for (const Group& group : groups) {
+    Cta& cta = *group.cta;
     Warp& w = cta.warps[static_cast<size_t>(group.warps.front())];
     FindingRecord* f = cta.findings.add(cta, &w, group.lane, "emulator.deadlock", Severity::Error, group.inst,
                                         static_cast<int>(group.address) | 1 << 30);
@@ -138,7 +179,7 @@ void report_deadlock(Cta& cta) {
     f->other_inst = -1;
     f->address = group.address;
     f->fatal = first;
-    const std::string who = warp_list(group.warps), what = described(cta, group);
+    const std::string who = warp_list(group.warps) + of_cta(cta), what = described(cta, group);
     f->say("%s: %s wait%s %s", first ? "deadlock" : "also waiting in the deadlock", who.c_str(),
            group.warps.size() == 1 ? "s" : "", what.c_str());
     f->party(0, who.c_str(), "waited %s", what.c_str());

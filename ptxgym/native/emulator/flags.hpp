@@ -25,7 +25,7 @@ enum Flag : uint32_t {
 
 enum Cmp : uint8_t { C_EQ = 0, C_NE = 1, C_LT = 2, C_LE = 3, C_GT = 4, C_GE = 5, C_EQU = 6, C_NEU = 7, C_LTU = 8, C_LEU = 9, C_GTU = 10, C_GEU = 11, C_NUM = 12, C_NANS = 13 };
 enum BoolOp : uint8_t { B_NONE = 0, B_AND = 1, B_OR = 2, B_XOR = 3 };
-enum Space : uint8_t { S_GENERIC = 0, S_GLOBAL = 1, S_SHARED = 2, S_LOCAL = 3, S_CONST = 4, S_PARAM = 5 };
+enum Space : uint8_t { S_GENERIC = 0, S_GLOBAL = 1, S_SHARED = 2, S_LOCAL = 3, S_CONST = 4, S_PARAM = 5, S_CLUSTER = 6 };  // S_SHARED: shared::cta; S_CLUSTER: shared::cluster
 enum Order : uint8_t { O_WEAK = 0, O_RELAXED = 1, O_ACQUIRE = 2, O_RELEASE = 3, O_ACQ_REL = 4, O_VOLATILE = 5, O_SC = 6 };
 enum Scope : uint8_t { SC_NONE = 0, SC_CTA = 1, SC_CLUSTER = 2, SC_GPU = 3, SC_SYS = 4 };
 enum AtomOp : uint8_t { A_ADD = 0, A_MIN = 1, A_MAX = 2, A_INC = 3, A_DEC = 4, A_CAS = 5, A_EXCH = 6, A_AND = 7, A_OR = 8, A_XOR = 9 };

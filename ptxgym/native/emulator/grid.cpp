@@ -1,7 +1,7 @@
 // A launch: CTAs on several host threads where they are independent, one deterministic scheduler where they
-// communicate.
+// communicate. A cluster is one unit: its CTAs share a host thread, whatever the number of threads.
 //
-// Independence is proved as the launch runs (space.cpp). Where the proof fails the buffers are restored and the CTAs
+// Independence is proved as the launch runs (space.cpp). Where the proof fails the buffers are restored and the units
 // run one after the other, so that results, counts and findings never depend on the number of threads.
 #include "grid.hpp"
 
@@ -23,14 +23,12 @@ struct Counters {
 
 struct CtaResult {
   Outcome outcome = Outcome::Ok;
-  bool ran = false;
-  uint64_t warp_instructions = 0, tma_bytes = 0;
+    uint64_t warp_instructions = 0, tma_bytes = 0;
   int64_t busiest = -1;
   std::vector<FindingRecord> findings;
   std::string printed;
 
   void take(Cta& cta) {
-    ran = true;
     const uint64_t* counts = cta.warp_counts;
     busiest = std::max_element(counts, counts + cta.program.kernel.ninst) - counts;
     outcome = cta.outcome;
@@ -58,6 +56,79 @@ struct CountingCta : Cta {
     std::fill(own.warp.begin(), own.warp.end(), 0);
     std::fill(own.thread.begin(), own.thread.end(), 0);
     std::fill(own.multiply_adds.begin(), own.multiply_adds.end(), 0);
+  }
+};
+
+// What is scheduled and proved independent as one: a CTA, or the CTAs of a cluster.
+struct Unit {
+  uint64_t index = 0;
+  std::vector<std::unique_ptr<CountingCta>> ctas;
+  Cluster cluster;
+
+  explicit Unit(Grid& grid) {
+    for (uint32_t i = 0; i < grid.cluster_size; ++i) {
+      ctas.push_back(std::make_unique<CountingCta>(grid));
+      cluster.ctas.push_back(ctas.back().get());
+    }
+  }
+  Grid& grid() const { return ctas.front()->grid; }
+
+  void start(uint64_t unit) {
+    index = unit;
+    const Grid& g = grid();
+    if (ctas.size() == 1) return ctas.front()->start(unit);
+    const uint32_t* n = g.cluster;
+    const uint64_t along_x = g.grid[0] / n[0], along_y = g.grid[1] / n[1];
+    const uint64_t first[3] = {unit % along_x * n[0], unit / along_x % along_y * n[1], unit / along_x / along_y * n[2]};
+    for (uint32_t rank = 0; rank < ctas.size(); ++rank) {
+      const uint64_t x = first[0] + rank % n[0], y = first[1] + rank / n[0] % n[1], z = first[2] + rank / n[0] / n[1];
+      ctas[rank]->start(cluster, rank, unit, x + g.grid[0] * (y + g.grid[1] * z));
+    }
+  }
+
+  uint64_t warp_instructions() const {
+    uint64_t sum = 0;
+    for (const auto& cta : ctas) sum += cta->warp_instructions;
+    return sum;
+  }
+  // The CTAs of a cluster idle together.
+  bool idle() const { return ctas.front()->idle_rounds > IDLE_LIMIT; }
+  bool failed() const {
+    return std::any_of(ctas.begin(), ctas.end(), [](const auto& cta) { return cta->outcome != Outcome::Ok; });
+  }
+  Slice slice() {
+    if (ctas.size() == 1) return run_slice(*ctas.front());
+    const Slice done = run_slice(cluster);
+    if (done == Slice::Failed || warp_instructions() <= grid().budget) return done;
+    ctas.front()->outcome = Outcome::Budget;
+    return Slice::Failed;
+  }
+  void run_to_end() {
+    for (;;) {
+      const Slice done = slice();
+      if (done == Slice::Finished || done == Slice::Failed) return;
+      if (idle()) return give_up();
+      if (grid().conflict.load(std::memory_order_relaxed)) return;
+    }
+  }
+  void give_up() {
+    for (const auto& cta : ctas)
+      if (!cta->ended) return report_livelock(*cta);
+  }
+};
+
+// Results of the CTAs of a unit, by rank.
+struct UnitResult {
+  std::vector<CtaResult> ctas;
+
+  void take(Unit& unit) {
+    ctas.resize(unit.ctas.size());
+    for (size_t i = 0; i < ctas.size(); ++i) ctas[i].take(*unit.ctas[i]);
+  }
+  bool noteworthy() const {
+    return std::any_of(ctas.begin(), ctas.end(), [](const CtaResult& cta) {
+      return !cta.findings.empty() || !cta.printed.empty() || cta.outcome != Outcome::Ok;
+    });
   }
 };
 
@@ -116,24 +187,30 @@ LaunchResult finished(LaunchResult result) {
   return result;
 }
 
-// Runs CTAs [begin, end) in increasing order on `threads` host threads and adds them to the result. Those after the
+void absorb(LaunchResult& result, const Grid& grid, const UnitResult& unit) {
+  for (const CtaResult& cta : unit.ctas) absorb(result, grid, cta);
+}
+
+uint64_t units_of(const Grid& grid) { return grid.ctas / grid.cluster_size; }
+
+// Runs units [begin, end) in increasing order on `threads` host threads and adds them to the result. Those after the
 // first that fails may or may not run.
 void run_batch(Grid& grid, unsigned threads, uint64_t begin, uint64_t end, LaunchResult& result) {
-  std::vector<CtaResult> ctas(end - begin);
+  std::vector<UnitResult> units(end - begin);
   std::vector<Counters> counters(threads, Counters(grid.program.kernel.ninst));
   std::atomic<uint64_t> next{begin}, stop{end}, executed{result.warp_instructions};
   const auto work = [&](unsigned self) {
-    CountingCta cta(grid);
+    Unit unit(grid);
     while (!grid.conflict.load() && executed.load() <= grid.budget) {
       const uint64_t index =
-          next.fetch_add(1);  // every CTA that is taken runs: there are no gaps before the first that fails
+          next.fetch_add(1);  // every unit that is taken runs: there are no gaps before the first that fails
       if (index >= stop.load()) return;
-      cta.start(index);
-      run_to_end(cta);
-      executed += cta.warp_instructions;
-      ctas[index - begin].take(cta);
-      cta.hand_over(counters[self]);
-      if (cta.outcome != Outcome::Ok) {
+      unit.start(index);
+      unit.run_to_end();
+      executed += unit.warp_instructions();
+      units[index - begin].take(unit);
+      for (const auto& cta : unit.ctas) cta->hand_over(counters[self]);
+      if (unit.failed()) {
         uint64_t limit = stop.load();
         while (index < limit && !stop.compare_exchange_weak(limit, index)) {}
       }
@@ -143,47 +220,49 @@ void run_batch(Grid& grid, unsigned threads, uint64_t begin, uint64_t end, Launc
   for (unsigned i = 1; i < threads; ++i) pool.emplace_back(work, i);
   work(0);
   for (std::thread& thread : pool) thread.join();
-  for (const CtaResult& cta : ctas) {
-    if (!cta.ran) break;
-    absorb(result, grid, cta);
+  for (const UnitResult& unit : units) {
+    if (unit.ctas.empty()) break;
+    absorb(result, grid, unit);
     if (result.outcome != Outcome::Ok) break;
   }
   for (const Counters& counted : counters) absorb(result, counted);
 }
 
-// False: the CTAs turned out not to be independent.
+// False: the units turned out not to be independent.
 bool run_independent(Grid& grid, unsigned threads, LaunchResult& result) {
-  for (uint64_t begin = 0; begin < grid.ctas && result.outcome == Outcome::Ok; begin += BATCH) {
-    run_batch(grid, threads, begin, std::min(grid.ctas, begin + BATCH), result);
+  const uint64_t units = units_of(grid);
+  for (uint64_t begin = 0; begin < units && result.outcome == Outcome::Ok; begin += BATCH) {
+    run_batch(grid, threads, begin, std::min(units, begin + BATCH), result);
     if (grid.conflict.load()) return false;
   }
   return true;
 }
 
-// All resident CTAs take turns; the next one starts when one has finished, as on a GPU.
+// All resident CTAs take turns; the next one (or the next cluster) starts when one has finished, as on a GPU.
 LaunchResult run_communicating(Grid& grid) {
-  std::map<uint64_t, CtaResult> noteworthy;  // of CTAs that found, printed or failed
+  std::map<uint64_t, UnitResult> noteworthy;  // of units that found, printed or failed
   Counters counters(grid.program.kernel.ninst);
   LaunchResult result = nothing_yet(grid);
-  const auto take = [&](CountingCta& cta) {
-    CtaResult taken;
-    taken.take(cta);
-    cta.hand_over(counters);
-    if (taken.findings.empty() && taken.printed.empty() && taken.outcome == Outcome::Ok)
+  const auto take = [&](Unit& unit) {
+    UnitResult taken;
+    taken.take(unit);
+    for (const auto& cta : unit.ctas) cta->hand_over(counters);
+    if (!taken.noteworthy())
       absorb(result, grid, taken);
     else
-      noteworthy[cta.linear] = std::move(taken);
+      noteworthy[unit.index] = std::move(taken);
   };
   const auto sum = [&] {
-    for (const auto& [linear, cta] : noteworthy) absorb(result, grid, cta);
+    for (const auto& [index, unit] : noteworthy) absorb(result, grid, unit);
     absorb(result, counters);
     return result;
   };
-  std::vector<std::unique_ptr<CountingCta>> resident, spare;
+  const uint64_t units = units_of(grid), limit = std::max<uint64_t>(grid.resident / grid.cluster_size, 1);
+  std::vector<std::unique_ptr<Unit>> resident, spare;
   uint64_t next = 0, finished_instructions = 0, rounds = 0;
   const auto fill = [&] {
-    while (next < grid.ctas && resident.size() < grid.resident) {
-      if (spare.empty()) spare.push_back(std::make_unique<CountingCta>(grid));
+    while (next < units && resident.size() < limit) {
+      if (spare.empty()) spare.push_back(std::make_unique<Unit>(grid));
       spare.back()->start(next++);
       resident.push_back(std::move(spare.back()));
       spare.pop_back();
@@ -198,33 +277,33 @@ LaunchResult run_communicating(Grid& grid) {
     }
     bool all_idle = true, failed = false;
     uint64_t executed = finished_instructions;
-    for (const auto& cta : resident) executed += cta->warp_instructions;
+    for (const auto& unit : resident) executed += unit->warp_instructions();
     std::vector<size_t> done;
     for (size_t i = 0; i < resident.size() && !failed; ++i) {
       const size_t at = (first + i) % resident.size();
-      Cta& cta = *resident[at];
-      const uint64_t before = cta.warp_instructions;
-      const Slice slice = run_slice(cta);
-      executed += cta.warp_instructions - before;
+      Unit& unit = *resident[at];
+      const uint64_t before = unit.warp_instructions();
+      const Slice slice = unit.slice();
+      executed += unit.warp_instructions() - before;
       if (slice == Slice::Finished) done.push_back(at);
       if (slice == Slice::Failed) failed = true;
-      all_idle = all_idle && cta.idle_rounds > IDLE_LIMIT;
+      all_idle = all_idle && unit.idle();
       if (!failed && executed > grid.budget) {
-        cta.outcome = Outcome::Budget;
+        unit.ctas.front()->outcome = Outcome::Budget;
         failed = true;
       }
     }
     if (!failed && all_idle && done.empty()) {
-      report_livelock(*resident.front());
+      resident.front()->give_up();
       failed = true;
     }
     if (failed) {
-      for (const auto& cta : resident) take(*cta);
+      for (const auto& unit : resident) take(*unit);
       return sum();
     }
     std::sort(done.rbegin(), done.rend());
     for (const size_t at : done) {
-      finished_instructions += resident[at]->warp_instructions;
+      finished_instructions += resident[at]->warp_instructions();
       take(*resident[at]);
       spare.push_back(std::move(resident[at]));
       resident.erase(resident.begin() + static_cast<std::ptrdiff_t>(at));
@@ -256,8 +335,8 @@ struct Snapshot {
 }  // namespace
 
 LaunchResult launch(Grid& grid, unsigned threads) {
-  if (grid.program.kernel.features & FEAT_COMMUNICATES && grid.ctas > 1) return finished(run_communicating(grid));
-  threads = static_cast<unsigned>(std::min<uint64_t>(std::max(threads, 1u), grid.ctas));
+  if (grid.program.kernel.features & FEAT_COMMUNICATES && units_of(grid) > 1) return finished(run_communicating(grid));
+  threads = static_cast<unsigned>(std::min<uint64_t>(std::max(threads, 1u), units_of(grid)));
   LaunchResult result = nothing_yet(grid);
   if (threads == 1) {
     run_independent(grid, 1, result);

@@ -26,7 +26,8 @@ struct Inst {
 
 // Registers: pred: one u32 lane mask. 8-, 16- and 32-bit: 32 u32 lanes (128 bytes). 64-bit: 32 u64 lanes (256). 128-bit: 32 × 16 bytes (512).
 // Narrow values are kept zero-extended in their u32 lane; signed operations sign-extend on read.
-struct Const { int32_t offset; uint32_t width; uint64_t lo, hi; };   // width in bytes; 1: predicate
+struct Const { int32_t offset; uint32_t width; uint64_t lo, hi; };   // width in bytes; 1: predicate; | SHARED_ADDRESS
+constexpr uint32_t SHARED_ADDRESS = 256;  // in Const::width: the value is a shared address, which differs from CTA to CTA of a cluster
 struct SregInit { int32_t offset; uint32_t width; uint32_t sreg; uint32_t pad; };
 struct EarlyRead { int32_t inst, offset; uint32_t width, pad; };     // a register that `inst` may read before anything wrote it
 struct Extent { int32_t inst; uint32_t begin, end, pad; const char* name; };  // the shared array from whose address `inst` computes its own
@@ -49,6 +50,11 @@ enum Feature : uint32_t { FEAT_ASYNC = 1, FEAT_BARRIER = 2, FEAT_SHARED = 4, FEA
 constexpr uint32_t SMEM_BASE = 1024;  // shared addresses start here: CUDA reserves 1 KiB per CTA on sm_90
 // In every 32 bits of a register that may be read before it is written: NaN in fp32, bf16 and fp16, and a number that nobody computes.
 constexpr uint32_t UNSET_REGISTER = 0xFFFDFFFB;
+// A shared::cluster address holds the CTA's rank above its offset; so does a shared::cta address, whose own rank it is. Hence the
+// addresses of one variable in the CTAs of a cluster differ by whole ranks, on which real kernels rely (measured: SASS of ptxas
+// for sm_90a makes shared addresses as SR_CgaCtaId << 24 | offset).
+constexpr uint32_t RANK_SHIFT = 24;
+constexpr uint32_t MAX_CLUSTER = 16;
 // Windows of the generic address space. Global addresses are themselves.
 constexpr uint64_t SHARED_WINDOW = 0x0000'0100'0000'0000ull;
 constexpr uint64_t LOCAL_WINDOW = 0x0000'0200'0000'0000ull;

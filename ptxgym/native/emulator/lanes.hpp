@@ -38,11 +38,6 @@ constexpr bool IS_SIGNED = std::is_signed_v<V>;
 template <class V>
 constexpr int BITS = static_cast<int>(sizeof(V) * 8);
 
-// A shared address, given as such or as a generic address inside the shared window.
-inline uint64_t shared_offset(uint64_t address) {
-  return address >= SHARED_WINDOW && address < LOCAL_WINDOW ? address - SHARED_WINDOW : address;
-}
-
 // d[lane] = value(lane) for the lanes of mask. The lanes are computed all, which is safe for anything without side
 // effects.
 template <class R, class F>

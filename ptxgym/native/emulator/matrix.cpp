@@ -48,7 +48,7 @@ bool whole_warp(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask, const cha
 // Addresses of all rows; false after a fault was recorded.
 bool rows(Cta& cta, Warp& warp, const Inst& inst, const char* name, uint32_t* addresses) {
   for (int i = 0; i < inst.nvec * SIDE; ++i) {
-    const uint64_t address = from_shared_window(lane_address(warp, inst.a, inst.mods & M_A64, i, inst.imm));
+    const uint64_t address = cta.own(lane_address(cta, warp, inst.a, inst.mods & M_A64, i, inst.imm));
     if (address % ROW_BYTES || !cta.shared_ok(address, ROW_BYTES)) {
       cta.fault_address(warp, inst, i, S_SHARED, address, ROW_BYTES, ROW_BYTES, name);
       return false;

@@ -6,10 +6,20 @@ namespace {
 constexpr uint32_t MAX_COUNT = (1u << 20) - 1;
 constexpr uint64_t TAG_MASK = ~0xffffull;
 
-uint64_t operand_address(Warp& w, const Inst& inst, int lane) {
-  uint64_t address = static_cast<uint64_t>(inst.imm);
-  if (inst.a >= 0) address += inst.mods & M_A64 ? w.reg<uint64_t>(inst.a)[lane] : w.reg<uint32_t>(inst.a)[lane];
-  return shared_offset(address);
+uint64_t cluster_address(Cta& cta, Warp& w, const Inst& inst, int lane) {
+  const uint64_t base = inst.a < 0           ? cta.tag
+                        : inst.mods & M_A64 ? w.reg<uint64_t>(inst.a)[lane]
+                                             : w.reg<uint32_t>(inst.a)[lane];
+  return base + static_cast<uint64_t>(inst.imm);
+}
+uint64_t operand_address(Cta& cta, Warp& w, const Inst& inst, int lane) {
+  return cta.own(cluster_address(cta, w, inst, lane));
+}
+// The mbarrier of arrivals and transactions, which may lie in another CTA; those that return a state may not.
+Mbar* operand(Cta& cta, Warp& w, const Inst& inst, int lane) {
+  if (!cta.cluster || mods_space(inst.mods) == S_SHARED || inst.d >= 0)
+    return cta.mbar_at(w, inst, lane, operand_address(cta, w, inst, lane));
+  return cta.mbar_near(w, inst, lane, cluster_address(cta, w, inst, lane));
 }
 uint64_t tag_at(Cta& cta, uint64_t address) {
   uint64_t tag;
@@ -22,7 +32,7 @@ Mbar* newest_at(Cta& cta, uint64_t address) {
   return nullptr;
 }
 bool well_placed(Cta& cta, Warp& w, const Inst& inst, int lane, uint64_t address) {
-  if (!(address & 7) && cta.shared_ok(address, 8)) return true;
+  if (!(address & 7) && cta.shared_ok(address, 8)) return true;  // every CTA of a cluster has the same bounds
   cta.fault_address(w, inst, lane, S_SHARED, address, 8, 8, "mbarrier");
   return false;
 }
@@ -42,7 +52,7 @@ Step init(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
   const auto* counts = w.reg<uint32_t>(inst.b);
   for (uint32_t rest = mask; rest; rest &= rest - 1) {
     const int lane = first_lane(rest);
-    const uint64_t address = operand_address(w, inst, lane);
+    const uint64_t address = operand_address(cta, w, inst, lane);
     if (!well_placed(cta, w, inst, lane, address)) return Step::Fault;
     if (counts[lane] == 0 || counts[lane] > MAX_COUNT)
       return cta.fault(w, inst, lane, "mbarrier.bad_count", "mbarrier.init with count %u: it must lie in 1 to %u",
@@ -56,6 +66,7 @@ Step init(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
     m.init_inst = cta.index_of(inst);
     m.valid = true;
     m.index = static_cast<uint32_t>(cta.mbars.size());
+    m.home = &cta;
     cta.mbars.push_back(m);
     const uint64_t tag = MBAR_TAG | m.index;
     std::memcpy(cta.shared(m.address), &tag, sizeof tag);
@@ -66,7 +77,7 @@ Step init(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
 Step invalidate(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
   for (uint32_t rest = mask; rest; rest &= rest - 1) {
     const int lane = first_lane(rest);
-    Mbar* m = cta.mbar_at(w, inst, lane, operand_address(w, inst, lane));
+    Mbar* m = cta.mbar_at(w, inst, lane, operand_address(cta, w, inst, lane));
     if (!m) return Step::Fault;
     if (cta.shadow) cta.shadow->mbar_inval(w, cta.index_of(inst), *m);
     m->valid = false;
@@ -95,22 +106,23 @@ Step arrive(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
   const int at = cta.index_of(inst);
   for (uint32_t rest = mask; rest; rest &= rest - 1) {
     const int lane = first_lane(rest);
-    Mbar* m = cta.mbar_at(w, inst, lane, operand_address(w, inst, lane));
+    Mbar* m = operand(cta, w, inst, lane);
     if (!m) return Step::Fault;
+    Cta& home = *m->home;
     const uint32_t count = inst.b >= 0 ? w.reg<uint32_t>(inst.b)[lane] : 1;
-    if (cta.shadow) cta.shadow->mbar_use(w, at, *m);
+    if (home.shadow) home.shadow->mbar_use(w, at, *m);
     if (inst.c >= 0) {
       const uint32_t bytes = w.reg<uint32_t>(inst.c)[lane];
-      if (cta.shadow) cta.shadow->mbar_expect(w, at, *m, bytes);
+      if (home.shadow) home.shadow->mbar_expect(w, at, *m, bytes);
       m->last_expect_inst = at;
-      cta.mbar_expect_tx(*m, bytes);
+      home.mbar_expect_tx(*m, bytes);
     }
     const uint64_t state = token(*m);
     if (!too_many_arrivals(cta, w, inst, lane, *m, count)) {
-      if (cta.shadow) cta.shadow->mbar_arrive(w, at, *m);
+      if (home.shadow) home.shadow->mbar_arrive(w, at, *m);
       m->last_arrive_inst = at;
       if (inst.flags & F_DROP) m->expected -= count > m->expected ? m->expected : count;
-      cta.mbar_arrive(*m, count);
+      home.mbar_arrive(*m, count);
     }
     if (inst.d >= 0) w.reg<uint64_t>(inst.d)[lane] = state;
   }
@@ -122,16 +134,17 @@ Step transaction(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
   const int at = cta.index_of(inst);
   for (uint32_t rest = mask; rest; rest &= rest - 1) {
     const int lane = first_lane(rest);
-    Mbar* m = cta.mbar_at(w, inst, lane, operand_address(w, inst, lane));
+    Mbar* m = operand(cta, w, inst, lane);
     if (!m) return Step::Fault;
+    Cta& home = *m->home;
     const uint32_t bytes = w.reg<uint32_t>(inst.b)[lane];
-    if (cta.shadow) cta.shadow->mbar_use(w, at, *m);
+    if (home.shadow) home.shadow->mbar_use(w, at, *m);
     if (EXPECT) {
-      if (cta.shadow) cta.shadow->mbar_expect(w, at, *m, bytes);
+      if (home.shadow) home.shadow->mbar_expect(w, at, *m, bytes);
       m->last_expect_inst = at;
-      cta.mbar_expect_tx(*m, bytes);
+      home.mbar_expect_tx(*m, bytes);
     } else {
-      cta.mbar_complete_tx(*m, bytes);
+      home.mbar_complete_tx(*m, bytes);
     }
   }
   return Step::Next;
@@ -145,7 +158,7 @@ Step wait(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
   uint32_t done = 0, suspended = 0;
   for (uint32_t rest = mask; rest; rest &= rest - 1) {
     const int lane = first_lane(rest);
-    Mbar* m = cta.mbar_at(w, inst, lane, operand_address(w, inst, lane));
+    Mbar* m = cta.mbar_at(w, inst, lane, operand_address(cta, w, inst, lane));
     if (!m) return Step::Fault;
     if (cta.shadow) cta.shadow->mbar_use(w, at, *m);
     const bool by_parity = inst.flags & F_PARITY;
@@ -175,23 +188,43 @@ Step pending_count(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
 
 }  // namespace
 
-Mbar* Cta::mbar_at(Warp& w, const Inst& inst, int lane, uint64_t address) {
-  if (!well_placed(*this, w, inst, lane, address)) return nullptr;
-  const uint64_t tag = tag_at(*this, address);
-  if ((tag & TAG_MASK) == MBAR_TAG && (tag & 0xffff) < mbars.size()) {
-    Mbar& m = mbars[tag & 0xffff];
+namespace {
+
+// The barrier at an offset of `home`; nullptr after a fault of `cta` was recorded.
+Mbar* find(Cta& cta, Cta& home, Warp& w, const Inst& inst, int lane, uint64_t address) {
+  if (!well_placed(cta, w, inst, lane, address)) return nullptr;
+  const uint64_t tag = tag_at(home, address);
+  if ((tag & TAG_MASK) == MBAR_TAG && (tag & 0xffff) < home.mbars.size()) {
+    Mbar& m = home.mbars[tag & 0xffff];
     if (m.address == address && m.valid) return &m;
   }
-  if (const Mbar* lost = newest_at(*this, address)) {
-    fault(w, inst, lane, "mbarrier.overwritten",
-          "mbarrier at shared 0x%llx, initialised at {@%d}, has been overwritten by a store or a copy",
-          static_cast<unsigned long long>(address), lost->init_inst);
+  const std::string where = &home == &cta ? "" : of_cta(home);
+  if (const Mbar* lost = newest_at(home, address)) {
+    cta.fault(w, inst, lane, "mbarrier.overwritten",
+              "mbarrier at shared 0x%llx%s, initialised at {@%d}, has been overwritten by a store or a copy",
+              static_cast<unsigned long long>(address), where.c_str(), lost->init_inst);
   } else {
-    fault(w, inst, lane, "mbarrier.uninitialised",
-          "mbarrier at shared 0x%llx is used, but no mbarrier.init has initialised it",
-          static_cast<unsigned long long>(address));
+    cta.fault(w, inst, lane, "mbarrier.uninitialised",
+              "mbarrier at shared 0x%llx%s is used, but no mbarrier.init has initialised it",
+              static_cast<unsigned long long>(address), where.c_str());
   }
   return nullptr;
+}
+
+}  // namespace
+
+Mbar* Cta::mbar_at(Warp& w, const Inst& inst, int lane, uint64_t address) {
+  return find(*this, *this, w, inst, lane, address);
+}
+
+Mbar* Cta::mbar_near(Warp& w, const Inst& inst, int lane, uint64_t address) {
+  const SharedPlace place = locate(*this, address);
+  if (!place.owner) {
+    fault_address(w, inst, lane, S_CLUSTER, address, 8, 8, "mbarrier");
+    return nullptr;
+  }
+  reach(*this, w, inst, lane, *place.owner);
+  return find(*this, *place.owner, w, inst, lane, place.offset);
 }
 
 void Cta::mbar_arrive(Mbar& m, uint32_t count) {

@@ -138,9 +138,9 @@ Step set_value(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
 // ---- addresses
 
 uint64_t window_of(uint8_t space) {
-  return space == S_SHARED  ? SHARED_WINDOW
-         : space == S_LOCAL ? LOCAL_WINDOW
-                            : 0;  // the others equal their generic addresses
+  return space == S_SHARED || space == S_CLUSTER ? SHARED_WINDOW
+         : space == S_LOCAL                      ? LOCAL_WINDOW
+                                                 : 0;  // the others equal their generic addresses
 }
 Step convert_address(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
   const uint64_t window = window_of(mods_space(inst.mods));
@@ -155,7 +155,9 @@ Step is_space(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
   const uint32_t bits = lanes_where([&](int l) {
     const uint64_t x = a[l];
     switch (space) {
-      case S_SHARED: return x >= SHARED_WINDOW && x < LOCAL_WINDOW;
+      case S_SHARED:  // shared::cta: the own CTA's part
+        return x >= SHARED_WINDOW && x < LOCAL_WINDOW && (!cta.cluster || (x & 0xffff'ffff) >> RANK_SHIFT == cta.rank);
+      case S_CLUSTER: return x >= SHARED_WINDOW && x < LOCAL_WINDOW;
       case S_LOCAL: return x >= LOCAL_WINDOW && x < PARAM_WINDOW;
       case S_PARAM: return x >= PARAM_WINDOW && x < CONST_WINDOW;
       case S_CONST: {

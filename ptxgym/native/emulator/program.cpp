@@ -35,7 +35,7 @@ ParkKind park_kind(const Inst& inst) {
 Handler bind(const Inst& inst) {
   for (Handler (*binder)(const Inst&) :
        {bind_integer, bind_bits, bind_move, bind_float, bind_float_bits, bind_approximation, bind_convert, bind_memory,
-        bind_atomic, bind_control, bind_warp, bind_barrier, bind_tensor})
+        bind_atomic, bind_control, bind_warp, bind_barrier, bind_cluster, bind_tensor})
     if (Handler handler = binder(inst)) return handler;
   return nullptr;
 }
@@ -48,6 +48,7 @@ Program::Program(const Kernel& k) : kernel(k) {
     const Inst& inst = k.inst[i];
     slots[static_cast<size_t>(i)] = {inst.op < OP_COUNT ? bind(inst) : nullptr, park_kind(inst)};
     needs_tensor_state |= asynchronous(inst.op);
+    clusters |= inst.op == OP_CLUSTER_ARRIVE;
     if (!slots[static_cast<size_t>(i)].handler && error.empty())
       error = "instruction " + std::to_string(i) + ": no handler for " +
               (inst.op < OP_COUNT ? OP_NAMES[inst.op] : "?") + " with type " + std::to_string(inst.type) +
@@ -66,17 +67,18 @@ void Program::refresh_constants() {
   for (int64_t i = 0; i < kernel.nconst; ++i) {
     const Const& c = kernel.consts[i];
     uint8_t* at = warp_image.data() + c.offset;
-    if (c.width == 1) {
+    const uint32_t bytes = c.width & ~SHARED_ADDRESS;
+    if (bytes == 1) {
       const uint32_t bits = c.lo ? FULL_MASK : 0;
       std::memcpy(at, &bits, sizeof bits);
-    } else if (c.width == 16) {
+    } else if (bytes == 16) {
       for (int lane = 0; lane < LANES; ++lane) {
         std::memcpy(at + 16 * lane, &c.lo, 8);
         std::memcpy(at + 16 * lane + 8, &c.hi, 8);
       }
     } else {
-      const size_t width = c.width == 8 ? 8 : 4;
-      const uint64_t value = c.width >= 4 ? c.lo : c.lo & ((1ull << 8 * c.width) - 1);
+      const size_t width = bytes == 8 ? 8 : 4;
+      const uint64_t value = bytes >= 4 ? c.lo : c.lo & ((1ull << 8 * bytes) - 1);
       for (int lane = 0; lane < LANES; ++lane) std::memcpy(at + width * static_cast<size_t>(lane), &value, width);
     }
   }

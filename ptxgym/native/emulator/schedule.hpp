@@ -14,12 +14,13 @@ enum class Slice : uint8_t { Progress, Waiting, Finished, Failed };
 // One turn for every warp of the CTA. Waiting: every warp polls memory that only another CTA can change. Failed: see
 // Cta::outcome.
 Slice run_slice(Cta&);
-void run_to_end(Cta&);
+Slice run_slice(Cluster&);  // the same for every CTA of a cluster
 
 // Named barriers (barrier.cpp): completes those whose expected count follows the number of live threads.
 void recheck_barriers(Cta&);
-// Deadlock (deadlock.cpp): records every waiter, root cause first, and sets the outcome.
-void report_deadlock(Cta&);
+// Deadlock (deadlock.cpp) of CTAs that are scheduled together: records every waiter, root cause first, and sets the
+// outcome.
+void report_deadlock(const std::vector<Cta*>&);
 // The same where warps ask memory again and again for something that no thread will write.
 void report_livelock(Cta&);
 constexpr uint64_t IDLE_LIMIT = 100'000;  // rounds of nothing but polling

@@ -45,6 +45,9 @@ ShadowState::ShadowState(Cta& cta)
     : cta_(cta), map_(std::make_shared<const RegisterMap>(cta.program.kernel)), operations_(OPERATIONS) {}
 
 void ShadowState::reset(Cta&) {
+  const bool leads = !cta_.cluster || cta_.rank == 0;  // the first CTA of a cluster is reset first
+  shared_ = leads ? std::make_shared<ClusterKnowledge>()
+                  : static_cast<const ShadowState&>(*cta_.cluster->ctas.front()->shadow).shared_;
   const size_t warps = cta_.warps.size(), warpgroups = (warps + 3) / 4;
   warps_.assign(warps, WarpState{});
   barriers_.clear();
@@ -59,7 +62,7 @@ void ShadowState::reset(Cta&) {
   memo_.clear();
   operations_.assign(OPERATIONS, Operation{});
   latest_ = Operation{};
-  operation_numbers_ = versions_ = components_ = 0;
+  operation_numbers_ = 0;
   deferred_.clear();
   split_.clear();
   races_.clear();
@@ -67,13 +70,13 @@ void ShadowState::reset(Cta&) {
   layouts_.clear();
   tmem_.clear();
   commits_.clear();
-  for (WarpState& w : warps_) w.component = components_++;
-  const uint32_t first_wgmma = components_;
-  components_ += static_cast<uint32_t>(warpgroups);
+  for (WarpState& w : warps_) w.component = shared_->components++;
+  const uint32_t first_wgmma = shared_->components;
+  shared_->components += static_cast<uint32_t>(warpgroups);
   for (size_t i = 0; i < warps; ++i) {
     WarpState& w = warps_[i];
     w.wgmma.component = first_wgmma + static_cast<uint32_t>(i / 4);
-    w.cp_async.component = components_++;
+    w.cp_async.component = shared_->components++;
     w.now.raise(w.component, w.time);
     if (map_->flags()) w.registers.reset(static_cast<size_t>(cta_.program.kernel.reg_bytes / 128 + 2));
     changed(w);
@@ -87,9 +90,10 @@ void ShadowState::tick(WarpState& w) {
 }
 
 BarrierState& ShadowState::of(const Mbar& bar) {
+  if (bar.home != &cta_) return static_cast<ShadowState&>(*bar.home->shadow).of(bar);
   while (barriers_.size() <= bar.index) {
     barriers_.emplace_back();
-    barriers_.back().component = components_++;
+    barriers_.back().component = shared_->components++;
     barriers_.back().observers.resize(warps_.size());
   }
   return barriers_[bar.index];
@@ -100,7 +104,7 @@ GroupQueue& ShadowState::queue(Warp& warp, Async kind, int lane) {
   if (kind == Async::Wgmma) return w.wgmma;
   if (kind == Async::CpAsync) return w.cp_async;
   const auto [found, fresh] = (kind == Async::Tcgen05 ? w.tcgen05 : w.bulk).try_emplace(lane);
-  if (fresh) found->second.component = components_++;
+  if (fresh) found->second.component = shared_->components++;
   return found->second;
 }
 
@@ -158,6 +162,7 @@ void ShadowState::check(Warp& warp, const Touch& earlier, const Touch& now, uint
   }
   if (!earlier.write && earlier.kind != Kind::Atomic && reads && now.kind != Kind::Atomic) return;
   if (earlier.strong() && now.strong()) return;
+  if (earlier.kind == Kind::Reduce && now.kind == Kind::Reduce) return;  // in any order the same
   if (ordered) {
     const bool wrote = earlier.write || earlier.kind == Kind::Atomic;
     if (wrote && earlier.generic() && now.async_proxy() && !know.published.covers(earlier.component, earlier.time)) {
@@ -183,7 +188,7 @@ void ShadowState::unordered(const Warp& warp, const Touch& earlier, const Touch&
 void ShadowState::same_value_or_race(Warp& warp, const Touch& earlier, const Touch& now, uint32_t addr,
                                      uint32_t bytes) {
   const uint8_t* at = cta_.shared(addr);
-  deferred_.push_back({earlier, now, warp.id, addr, std::vector<uint8_t>(at, at + bytes)});
+  deferred_.push_back({earlier, now, &warp, addr, std::vector<uint8_t>(at, at + bytes)});
 }
 
 // The store that was deferred has moved its data by now.
@@ -193,14 +198,14 @@ void ShadowState::settle() {
   due.swap(deferred_);
   for (const Deferred& d : due) {
     const bool same = std::equal(d.before.begin(), d.before.end(), cta_.shared(d.addr));
-    unordered(cta_.warps[static_cast<size_t>(d.warp)], d.earlier, d.now, d.addr, static_cast<uint32_t>(d.before.size()),
+    unordered(*d.warp, d.earlier, d.now, d.addr, static_cast<uint32_t>(d.before.size()),
               same ? Severity::Warning : Severity::Error);
   }
 }
 
 Touch ShadowState::own_touch(const Warp& warp, int inst, Kind kind, bool write) {
   const WarpState& w = of(warp);
-  return {w.time, inst, static_cast<uint16_t>(w.component), static_cast<uint16_t>(warp.id), kind, write, 0};
+  return {w.time, inst, static_cast<uint16_t>(w.component), warp.label, kind, write, 0};
 }
 
 void ShadowState::read(Warp& warp, int inst, uint32_t addr, uint32_t bytes) {
@@ -282,7 +287,53 @@ void ShadowState::proxy_fence(Warp& warp, int) {
 void ShadowState::mbar_init_fence(Warp& warp, int) {
   const WarpState& w = of(warp);
   for (BarrierState& bar : barriers_)
-    bar.told_async |= bar.live && w.now.seen.covers(bar.init.component, bar.init.time);
+    bar.released |= bar.live && w.now.seen.covers(bar.init.component, bar.init.time);
+  for (BarrierState& bar : barriers_) bar.told_async |= bar.released;
+}
+
+// ---- clusters
+
+// What a thread knew when it arrived, the others know when they have waited (PTX ISA 9.7.13.4).
+void ShadowState::cluster_arrive(Warp& warp, int inst) {
+  settle();
+  WarpState& w = of(warp);
+  Knowledge& arriving = shared_->arriving;
+  if (mods_order(cta_.program.kernel.inst[inst].mods) == O_RELAXED) {
+    arriving.likely.join(w.now.likely);
+    if (w.fenced) arriving.join(w.at_fence);
+  } else {
+    arriving.join(w.now);
+  }
+  tick(w);
+}
+
+void ShadowState::cluster_complete() {
+  shared_->arrived = std::move(shared_->arriving);
+  shared_->arriving.clear();
+}
+
+void ShadowState::cluster_wait(Warp& warp, int) {
+  settle();
+  WarpState& w = of(warp);
+  if (w.now.join(shared_->arrived)) changed(w);
+}
+
+// CTAs of a cluster are guaranteed to run at the same time, not to begin at the same time (CUDA C++ Programming Guide,
+// distributed shared memory).
+void ShadowState::from_afar(Warp& warp, int inst) {
+  WarpState& w = of(warp);
+  if (w.begun >> cta_.rank & 1) return;
+  w.begun |= std::any_of(warps_.begin(), warps_.end(),
+                         [&](const WarpState& own) { return w.now.likely.covers(own.component, 1); })
+                 ? 1u << cta_.rank
+                 : 0;
+  if (w.begun >> cta_.rank & 1) return;
+  FindingRecord* f = warp.home->findings.add(*warp.home, &warp, -1, "cluster.not_begun", Severity::Warning, inst);
+  if (!f) return;
+  f->say("warp %d of CTA %u reaches into the shared memory of CTA %u before anything told it that this CTA has begun",
+         warp.id, warp.home->rank, cta_.rank);
+  f->mend("barrier.cluster.arrive and barrier.cluster.wait in all threads of the cluster before the first such access");
+  describe_pair(*f, by_warp(warp.label, inst), "reached into it", nobody(), "");
 }
 
 // ---- asynchronous operations
@@ -293,11 +344,11 @@ void ShadowState::async_begin(Warp& warp, int inst, Async kind, int lane, Mbar* 
     issue_wgmma(warp, inst);
     return;
   }
-  if (bar && (kind == Async::TmaLoad || kind == Async::BulkLoad)) {
+  if (bar) {
     BarrierState& b = of(*bar);
     b.issued += bytes;
     b.load_inst = inst;
-    b.load_warp = static_cast<uint16_t>(warp.id);
+    b.load_warp = warp.label;
     return;
   }
   current_ = &queue(warp, kind, lane);
@@ -320,6 +371,10 @@ Kind kind_of(Async kind) {
       return Kind::CpAsync;
     case Async::Wgmma:
       return Kind::Wgmma;
+    case Async::StAsync:
+      return Kind::StAsync;
+    case Async::Reduce:
+      return Kind::Reduce;
     case Async::Tcgen05:
       return Kind::Tcgen05;
   }
@@ -328,15 +383,20 @@ Kind kind_of(Async kind) {
 
 }  // namespace
 
-void ShadowState::async_read(Warp& warp, int inst, Async kind, uint32_t addr, uint32_t bytes, Mbar*) {
+void ShadowState::async_read(Warp& warp, int inst, Async kind, uint32_t addr, uint32_t bytes, Mbar* bar) {
+  if (bar) {  // the source of a copy within the cluster
+    const auto phase = static_cast<uint32_t>(bar->phases + 1);
+    touch(warp, {phase, inst, static_cast<uint16_t>(of(*bar).component), warp.label, kind_of(kind), 0, 0}, addr, bytes);
+    return;
+  }
   const GroupQueue& q = *current_;
-  const auto issuer = static_cast<uint16_t>(kind == Async::Wgmma ? warp.id & ~3 : warp.id);
+  const auto issuer = static_cast<uint16_t>(kind == Async::Wgmma ? warp.label & ~3 : warp.label);
   touch(warp, {q.issued, inst, static_cast<uint16_t>(q.component), issuer, kind_of(kind), 0, current_lane_}, addr,
         bytes);
 }
 
 void ShadowState::async_write(Warp& warp, int inst, Async kind, uint32_t addr, uint32_t bytes, Mbar* bar) {
-  Touch access{0, inst, 0, static_cast<uint16_t>(warp.id), kind_of(kind), 1, 0};
+  Touch access{0, inst, 0, warp.label, kind_of(kind), 1, 0};
   if (bar) {
     const BarrierState& b = of(*bar);
     access.component = static_cast<uint16_t>(b.component);

@@ -21,7 +21,7 @@ struct Warp;
 struct Mbar;
 struct Operand;
 
-enum class Async : uint8_t { TmaLoad, TmaStore, BulkLoad, BulkStore, CpAsync, Wgmma, Tcgen05 };
+enum class Async : uint8_t { TmaLoad, TmaStore, BulkLoad, BulkStore, CpAsync, Wgmma, StAsync, Reduce, Tcgen05 };
 
 // How tcgen05 touches tensor memory: ld, st, operand A, accumulator (written, and read where it accumulates), cp and
 // shift, dealloc.
@@ -46,6 +46,12 @@ struct Shadow {
   virtual void bar_complete(int id) = 0;
   virtual void bar_depart(Warp&, int id) = 0;
   virtual void bar_together(int) {}  // before bar_complete of a __syncthreads(): did all come, and to the same one?
+
+  // ---- clusters. Accesses to the shared memory of another CTA go to that CTA's shadow, with the warp that makes them.
+  virtual void cluster_arrive(Warp&, int) {}
+  virtual void cluster_complete() {}  // of any CTA of the cluster
+  virtual void cluster_wait(Warp&, int) {}
+  virtual void from_afar(Warp&, int) {}  // before an access by a warp of another CTA: has this CTA surely begun?
 
   // ---- mbarriers
   virtual void mbar_init(Warp&, int inst,

@@ -31,16 +31,17 @@ void ShadowState::mbar_use(Warp& warp, int inst, Mbar& bar) {
   const Knowledge& know = of(warp).now;
   const uint16_t op = cta_.program.kernel.inst[inst].op;
   const bool copies = op == OP_TMA_LOAD || op == OP_BULK_LOAD;
-  if (!know.seen.covers(b.init.component, b.init.time)) {
-    const bool likely = know.likely.covers(b.init.component, b.init.time);
+  const bool likely = know.likely.covers(b.init.component, b.init.time);
+  if (!know.seen.covers(b.init.component, b.init.time) && !(likely && b.released)) {
     if (FindingRecord* f = cta_.findings.add(cta_, &warp, -1, "mbarrier.init_not_visible",
                                              likely ? Severity::Warning : Severity::Error, inst, b.init.inst)) {
-      f->say("warp %d uses the %s, but nothing makes it wait until warp %d has initialised it", warp.id,
-             barrier_name(bar).c_str(), b.init.warp);
+      const Touch initialiser = by_warp(b.init.warp, b.init.inst);
+      f->say("%s uses the %s, but nothing makes it wait until %s has initialised it",
+             who(by_warp(warp.label, inst)).c_str(), barrier_name(bar).c_str(), who(initialiser).c_str());
       f->mend(
           "Initialise in one thread, then fence.mbarrier_init and __syncthreads() (bar.sync) before any other warp "
           "uses it.");
-      describe_pair(*f, by_warp(warp.id, inst), "used it", b.init, "initialised it");
+      describe_pair(*f, by_warp(warp.label, inst), "used it", b.init, "initialised it");
     }
     return;
   }
@@ -51,7 +52,7 @@ void ShadowState::mbar_use(Warp& warp, int inst, Mbar& bar) {
           "the copy signals the %s, which no fence.mbarrier_init or fence.proxy.async made visible to the async proxy",
           barrier_name(bar).c_str());
       f->mend("After mbarrier.init: fence.mbarrier_init.release.cluster (or fence.proxy.async), then __syncthreads().");
-      describe_pair(*f, by_load(warp.id, inst), "signals it", b.init, "initialised it");
+      describe_pair(*f, by_load(warp.label, inst), "signals it", b.init, "initialised it");
     }
   }
 }
@@ -60,7 +61,7 @@ void ShadowState::mbar_expect(Warp& warp, int inst, Mbar& bar, int64_t bytes) {
   BarrierState& b = of(bar);
   b.expected += bytes;
   b.expect_inst = inst;
-  b.expect_warp = static_cast<uint16_t>(warp.id);
+  b.expect_warp = warp.label;
 }
 
 void ShadowState::mbar_arrive(Warp& warp, int inst, Mbar& bar) {
@@ -82,7 +83,7 @@ void ShadowState::mbar_phase(Mbar& bar) {
   b.pending.clear();
   if (b.issued > b.expected && b.load_inst >= 0) {
     const int64_t missing = b.issued - b.expected;
-    const Warp& warp = cta_.warps[b.load_warp];
+    const Warp& warp = labelled(b.load_warp);
     if (FindingRecord* f = cta_.findings.add(cta_, &warp, -1, "mbarrier.tx_overflow", Severity::Error,
                                              b.expect_inst >= 0 ? b.expect_inst : b.load_inst, b.load_inst)) {
       f->say(
@@ -121,7 +122,7 @@ void ShadowState::mbar_observe(Warp& warp, int inst, Mbar& bar, uint64_t phases)
       f->mend(
           "Let the warp arrive on a barrier that the next phase depends on after it has waited (an `empty` barrier, or "
           "bar.sync).");
-      describe_pair(*f, by_warp(warp.id, inst), "waits by parity", nobody(), "");
+      describe_pair(*f, by_warp(warp.label, inst), "waits by parity", nobody(), "");
     }
   }
   last = {phases, w.time, inst};
@@ -199,7 +200,7 @@ void ShadowState::stuck(Warp& warp, int inst, const Mbar& bar, uint32_t parity) 
           "Let the warp arrive on a barrier that the next phase depends on after it has waited (an `empty` barrier, or "
           "bar.sync), and "
           "check the parity that it asks for.");
-      describe_pair(*f, by_warp(warp.id, inst), "waits by parity", nobody(), "");
+      describe_pair(*f, by_warp(warp.label, inst), "waits by parity", nobody(), "");
     }
   }
   for (const Mbar& other : cta_.mbars) {

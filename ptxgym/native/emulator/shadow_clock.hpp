@@ -66,6 +66,8 @@ enum class Kind : uint8_t {
   TmemLoad,  // tcgen05.ld
   TmemStore, // tcgen05.st
   Mbarrier,  // mbarrier.init
+  StAsync,   // st.async: generic proxy, asynchronous
+  Reduce,    // red.async, cp.reduce.async.bulk into shared memory
 };
 
 // An access by the logical thread `component` at its `time`: it is over, for a thread that knows component >= time.
@@ -83,10 +85,11 @@ struct Touch {
            write == o.write && lane == o.lane;
   }
   bool generic() const {
-    return kind == Kind::Generic || kind == Kind::Strong || kind == Kind::Atomic || kind == Kind::CpAsync;
+    return kind == Kind::Generic || kind == Kind::Strong || kind == Kind::Atomic || kind == Kind::CpAsync ||
+           kind == Kind::StAsync;
   }
   bool async_proxy() const { return kind == Kind::TmaLoad || kind == Kind::TmaStore || kind == Kind::Wgmma || kind == Kind::Tcgen05; }
   bool strong() const { return kind == Kind::Strong || kind == Kind::Atomic; }
-  bool in_flight_kind() const { return async_proxy() || kind == Kind::CpAsync; }
+  bool in_flight_kind() const { return async_proxy() || kind == Kind::CpAsync || kind == Kind::StAsync || kind == Kind::Reduce; }
 };
 static_assert(sizeof(Touch) == 16, "compact: histories hold many");

@@ -17,8 +17,8 @@ void ShadowState::group_wait(Warp& warp, int inst, Async kind, int lane, int64_t
           "not cover it",
           warp.id, what, q.last_inst);
       f->mend("Add %s between the %s and this wait.", commit, what);
-      describe_pair(*f, by_warp(warp.id, inst), "waits for committed groups only",
-                    kind == Async::Wgmma ? by_wgmma(warp.id, q.last_inst) : by_store(warp.id, q.last_inst, lane),
+      describe_pair(*f, by_warp(warp.label, inst), "waits for committed groups only",
+                    kind == Async::Wgmma ? by_wgmma(warp.label, q.last_inst) : by_store(warp.label, q.last_inst, lane),
                     "was not committed");
     }
   }
@@ -47,7 +47,7 @@ void ShadowState::issue_wgmma(Warp& warp, int inst) {
 
   const auto check_operand = [&](int32_t reg, uint32_t extent, bool mn_major, const char* name) {
     check_layout(warp, inst, {decode_descriptor(warp.reg<uint64_t>(reg)[0]), extent, mn_major}, name,
-                 by_wgmma(warp.id, inst));
+                 by_wgmma(warp.label, inst));
   };
   if (wgmma.a >= 0) check_operand(wgmma.a, 64, wgmma.flags & F_TRANS_A, "A");
   check_operand(wgmma.b, static_cast<uint32_t>(wgmma.imm), wgmma.flags & F_TRANS_B, "B");
@@ -89,11 +89,11 @@ void ShadowState::issue_wgmma(Warp& warp, int inst) {
                                            moved ? Severity::Note : Severity::Warning, inst, unordered)) {
     if (unordered == WarpRegisters::UNFENCED) {
       f->say("the first wgmma of warp %d has no wgmma.fence before it", warp.id);
-      describe_pair(*f, by_wgmma(warp.id, inst), "starts without a fence", nobody(), "");
+      describe_pair(*f, by_wgmma(warp.label, inst), "starts without a fence", nobody(), "");
     } else {
       f->say("wgmma uses registers that the instruction of line {@%d} accessed, with no wgmma.fence in between",
              unordered);
-      describe_pair(*f, by_wgmma(warp.id, inst), "uses the registers", by_warp(warp.id, unordered), "accessed them");
+      describe_pair(*f, by_wgmma(warp.label, inst), "uses the registers", by_warp(warp.label, unordered), "accessed them");
     }
     f->mend("Put wgmma.fence.sync.aligned between the last access to the accumulator or A registers and the wgmma.");
   }
@@ -104,7 +104,7 @@ void ShadowState::report_unwritten(Warp& warp, int inst) {
   if (!f) return;
   f->say("wgmma reads registers that nothing has written: their values are arbitrary on a GPU, and NaN here");
   f->mend("Set scale-d to 0 for the first wgmma of a tile, or clear the accumulators (and load the A registers) before.");
-  describe_pair(*f, by_wgmma(warp.id, inst), "reads accumulator or A registers", nobody(), "");
+  describe_pair(*f, by_wgmma(warp.label, inst), "reads accumulator or A registers", nobody(), "");
 }
 
 void ShadowState::report_register(Warp& warp, int inst, const FlyingRegister& reg, bool writes) {
@@ -118,8 +118,8 @@ void ShadowState::report_register(Warp& warp, int inst, const FlyingRegister& re
   f->mend("%s", committed
                     ? "Wait first: wgmma.wait_group with a count small enough to cover that group (0 waits for all)."
                     : "wgmma.commit_group after the wgmma, then wgmma.wait_group before the registers are touched.");
-  describe_pair(*f, by_warp(warp.id, inst), writes ? "wrote the register" : "read the register",
-                by_wgmma(warp.id, reg.writer), fragment ? "reads it" : "writes it");
+  describe_pair(*f, by_warp(warp.label, inst), writes ? "wrote the register" : "read the register",
+                by_wgmma(warp.label, reg.writer), fragment ? "reads it" : "writes it");
 }
 
 // The value was computed from an accumulator before the wait, but used only after it.
@@ -150,8 +150,8 @@ void ShadowState::exit(Warp& warp, int inst) {
     f->say("warp %d exits while the %s of line {@%d} %s", warp.id, what, q.last_inst,
            q.uncommitted() ? "was neither committed nor waited for" : "was not waited for");
     f->mend("%s", wait);
-    const Touch issuer{0, q.last_inst, 0, static_cast<uint16_t>(warp.id), kind, 0, 0};
-    describe_pair(*f, issuer, "is still pending", by_warp(warp.id, inst), "exits");
+    const Touch issuer{0, q.last_inst, 0, warp.label, kind, 0, 0};
+    describe_pair(*f, issuer, "is still pending", by_warp(warp.label, inst), "exits");
   };
   pending(w.wgmma, w.wgmma.uncommitted() ? "wgmma.not_committed" : "wgmma.pending_at_exit", Severity::Warning, "wgmma",
           "wgmma.commit_group and wgmma.wait_group 0 before the results are used.", Kind::Wgmma);

@@ -54,12 +54,12 @@ void ShadowState::bar_together(int id) {
 // Warps that have exited are not waited for, and one __syncthreads() answers another; kernels rely on both. It is an
 // error where the barrier was to order accesses of those warps.
 void ShadowState::report_split_barriers() {
+  const auto label = [&](int warp) { return cta_.warps[static_cast<size_t>(warp)].label; };
   for (const SplitBarrier& split : split_) {
     bool raced = false;
     for (const int one : split.here)
       for (const int other : split.others)
-        raced |= races_.count(static_cast<uint32_t>(std::min(one, other)) << 16 |
-                              static_cast<uint32_t>(std::max(one, other))) != 0;
+        raced |= races_.count(uint32_t{std::min(label(one), label(other))} << 16 | std::max(label(one), label(other)));
     const Warp& warp = cta_.warps[static_cast<size_t>(split.here.front())];
     FindingRecord* f = cta_.findings.add(cta_, &warp, -1, "barrier.divergent", raced ? Severity::Error : Severity::Note,
                                          split.inst, split.elsewhere);

@@ -2,24 +2,29 @@
 #include "shadow_state.hpp"
 
 std::string who(const Touch& access) {
-  const int warp = access.warp;
+  const int id = access.warp & 0xff, cta = access.warp >> 8;  // Warp::label
+  const std::string warp = "warp " + std::to_string(id) + (cta ? " of CTA " + std::to_string(cta - 1) : "");
   switch (access.kind) {
     case Kind::CpAsync:
-      return "cp.async of warp " + std::to_string(warp);
+      return "cp.async of " + warp;
     case Kind::TmaLoad:
-      return "TMA load issued by warp " + std::to_string(warp);
+      return "TMA load issued by " + warp;
     case Kind::TmaStore:
-      return "TMA store issued by warp " + std::to_string(warp);
+      return "TMA store issued by " + warp;
     case Kind::Wgmma:
-      return "wgmma of warpgroup " + std::to_string(warp / 4);
+      return "wgmma of warpgroup " + std::to_string(id / 4) + (cta ? " of CTA " + std::to_string(cta - 1) : "");
+    case Kind::StAsync:
+      return "st.async of " + warp;
+    case Kind::Reduce:
+      return "asynchronous reduction of " + warp;
     case Kind::Tcgen05:
-      return "tcgen05 operation issued by warp " + std::to_string(warp);
+      return "tcgen05 operation issued by " + warp;
     case Kind::TmemLoad:
-      return "tcgen05.ld of warp " + std::to_string(warp);
+      return "tcgen05.ld of " + warp;
     case Kind::TmemStore:
-      return "tcgen05.st of warp " + std::to_string(warp);
+      return "tcgen05.st of " + warp;
     default:
-      return "warp " + std::to_string(warp);
+      return warp;
   }
 }
 
@@ -59,6 +64,8 @@ const char* unordered_code(const Touch& earlier, const Touch& now) {
 std::string order_after(const Touch& earlier, const Touch& now) {
   switch (earlier.kind) {
     case Kind::TmaLoad:
+    case Kind::StAsync:
+    case Kind::Reduce:
       return now.write ? "Wait on the mbarrier that the earlier copy signals before the bytes are written again."
                        : "Wait on the mbarrier that the copy signals (mbarrier.try_wait with the parity of that phase) "
                          "before this; if the bytes "

@@ -117,6 +117,7 @@ struct WarpState {
   Knowledge at_fence;    // at the last memory fence: what a relaxed store after it releases
   Knowledge to_acquire;  // what relaxed loads saw released: a fence acquires it
   bool fenced = false, has_to_acquire = false;
+  uint32_t begun = 0;  // CTAs of the cluster that surely have, by rank
   uint32_t component = 0;
   uint32_t time = 1;
   uint32_t version = 0;  // changes with `now`; never the same in two warps
@@ -132,6 +133,7 @@ struct BarrierState {
   uint32_t component = 0;
   Touch init;
   bool live = false, told_async = false;
+  bool released = false;  // by a fence.mbarrier_init: what orders execution makes the initialisation visible as well
   Knowledge pending, done;
   int64_t expected = 0, issued = 0;  // bytes in the current phase
   int expect_inst = -1, load_inst = -1;
@@ -164,6 +166,13 @@ struct FlagState {
   uint32_t last_version = 0;
 };
 
+// What the CTAs of a cluster have in common.
+struct ClusterKnowledge {
+  uint32_t components = 0, versions = 0;
+  Knowledge arriving;  // at the cluster barrier, in the current phase
+  Knowledge arrived;   // in the one before: no thread can be two behind
+};
+
 class ShadowState final : public Shadow {
  public:
   explicit ShadowState(Cta&);
@@ -178,6 +187,10 @@ class ShadowState final : public Shadow {
   void bar_complete(int id) override;
   void bar_depart(Warp&, int id) override;
   void bar_together(int id) override;
+  void cluster_arrive(Warp&, int inst) override;
+  void cluster_complete() override;
+  void cluster_wait(Warp&, int inst) override;
+  void from_afar(Warp&, int inst) override;
   void mbar_init(Warp&, int inst, Mbar&) override;
   void mbar_inval(Warp&, int inst, Mbar&) override;
   void mbar_use(Warp&, int inst, Mbar&) override;
@@ -211,11 +224,18 @@ class ShadowState final : public Shadow {
     uint32_t version = 0, number = 0;
     Touch access;
   };
-  WarpState& of(const Warp& w) { return warps_[static_cast<size_t>(w.id)]; }
+  WarpState& of(const Warp& w) {
+    if (w.home != &cta_) return static_cast<ShadowState&>(*w.home->shadow).of(w);
+    return warps_[static_cast<size_t>(w.id)];
+  }
+  const Warp& labelled(uint16_t label) const {
+    const Cta& cta = cta_.cluster ? *cta_.cluster->ctas[(label >> 8) - 1u] : cta_;
+    return cta.warps[label & 0xff];
+  }
   BarrierState& of(const Mbar&);
   GroupQueue& queue(Warp&, Async, int lane);
   Touch own_touch(const Warp&, int inst, Kind, bool write);
-  void changed(WarpState& w) { w.version = ++versions_; }
+  void changed(WarpState& w) { w.version = ++shared_->versions; }
   void tick(WarpState&);
   uint32_t number_of(const WarpState&, const Touch&);
   void touch(Warp&, const Touch&, uint32_t addr, uint32_t bytes);
@@ -256,10 +276,11 @@ class ShadowState final : public Shadow {
   Memo memo_;
   std::vector<Operation> operations_;  // direct-mapped
   Operation latest_;
-  uint32_t operation_numbers_ = 0, versions_ = 0, components_ = 0;
+  uint32_t operation_numbers_ = 0;
+  std::shared_ptr<ClusterKnowledge> shared_;
   struct Deferred {  // two plain stores by different warps: harmless if they store the same value
     Touch earlier, now;
-    int warp;
+    Warp* warp;
     uint32_t addr;
     std::vector<uint8_t> before;
   };
@@ -269,7 +290,7 @@ class ShadowState final : public Shadow {
     std::vector<int> here, others;
   };
   std::vector<SplitBarrier> split_;
-  std::unordered_set<uint32_t> races_;  // pairs of warps: smaller << 16 | larger
+  std::unordered_set<uint32_t> races_;  // pairs of warps by label: smaller << 16 | larger
 };
 
 // ---- texts of findings (shadow_report.cpp)

@@ -65,7 +65,7 @@ void ShadowState::tmem_access(Warp& warp, int inst, TmemUse use, int lane, int c
   now.lane = static_cast<uint16_t>(lane);
   if (use == TmemUse::Load || use == TmemUse::Store) {
     GroupQueue& q = use == TmemUse::Load ? w.tmem_loads : w.tmem_stores;
-    if (!q.component) q.component = components_++;
+    if (!q.component) q.component = shared_->components++;
     now.kind = use == TmemUse::Load ? Kind::TmemLoad : Kind::TmemStore;
     now.component = static_cast<uint16_t>(q.component);
     now.time = ++q.issued;
@@ -187,7 +187,7 @@ void ShadowState::report_unseen_commits(Warp& warp, int inst, const Mbar& awaite
            "nothing has arrived",
            barrier_name(other).c_str(), warp.id, barrier_name(awaited).c_str());
     f->mend("Commit to the barrier that is waited for: compare both addresses.");
-    describe_pair(*f, by_tcgen05(warp.id, other.last_arrive_inst, 0), "arrived elsewhere", by_warp(warp.id, inst),
+    describe_pair(*f, by_tcgen05(warp.label, other.last_arrive_inst, 0), "arrived elsewhere", by_warp(warp.label, inst),
                   "waits for the other barrier");
   }
 }
@@ -226,5 +226,5 @@ void ShadowState::tcgen05_arrive(int commit, Mbar& bar) {
 }
 
 void ShadowState::tcgen05_operand(Warp& warp, int inst, const Operand& operand, const char* name) {
-  check_layout(warp, inst, operand, name, by_tcgen05(warp.id, inst, 0));
+  check_layout(warp, inst, operand, name, by_tcgen05(warp.label, inst, 0));
 }

@@ -38,6 +38,7 @@ const char* space_name(Space space) {
     case S_GENERIC: return "generic";
     case S_GLOBAL: return "global";
     case S_SHARED: return "shared";
+    case S_CLUSTER: return "shared::cluster";
     case S_LOCAL: return "local";
     case S_CONST: return "const";
     case S_PARAM: return "param";
@@ -68,7 +69,7 @@ bool Cta::note_access(Buffer& buffer, uint64_t offset, uint64_t bytes, Access ac
       outcome = Outcome::Conflict;
       return false;
     }
-    if (buffer.tags && collides(buffer, offset, bytes, static_cast<uint32_t>(linear) + 1, writes))
+    if (buffer.tags && collides(buffer, offset, bytes, static_cast<uint32_t>(unit) + 1, writes))
       grid.conflict.store(true, std::memory_order_relaxed);
   }
   if (writes && buffer.initialised) std::memset(buffer.initialised + offset, 1, bytes);
@@ -126,6 +127,18 @@ Step Cta::fault_address(Warp& w, const Inst& inst, int lane, Space space, uint64
                      number(bytes), where.c_str());
       return fault(w, inst, lane, "memory.out_of_bounds", "%s of %llu bytes at %s memory out of bounds: %s", what,
                    number(bytes), space_name(space), where.c_str());
+    }
+    if (space == S_CLUSTER)
+      return fault(w, inst, lane, "memory.out_of_bounds",
+                   "%s of %llu bytes at shared::cluster 0x%llx is out of bounds: there is no CTA %llu in a cluster of %u",
+                   what, number(bytes), number(address), number((address & 0xffff'ffff) >> RANK_SHIFT),
+                   grid.cluster_size);
+    if (space == S_SHARED && cluster && address >> RANK_SHIFT) {
+      const uint64_t full = (address + tag) & 0xffff'ffff;
+      return fault(w, inst, lane, "memory.out_of_bounds",
+                   "%s of %llu bytes at shared 0x%llx: the address names CTA %llu of the cluster, but this instruction "
+                   "reaches only the memory of its own CTA, %u",
+                   what, number(bytes), number(full), number(full >> RANK_SHIFT), rank);
     }
     uint64_t low = 0, size = 0;
     if (space == S_SHARED)

@@ -64,9 +64,10 @@ void check_extent(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
   const bool load = inst.op == OP_LD, store = inst.op == OP_ST;
   const uint32_t elements = load || store ? static_cast<uint32_t>(inst.nvec) : 1u;
   const uint32_t bytes = element_bytes(inst.type) * elements;
+  const uint32_t offset_mask = cta.cluster ? (1u << RANK_SHIFT) - 1 : ~0u;
   const auto outside = [&](int lane) {
     const uint64_t base = inst.mods & M_A64 ? w.reg<uint64_t>(inst.a)[lane] : w.reg<uint32_t>(inst.a)[lane];
-    const uint32_t address = static_cast<uint32_t>(base + static_cast<uint64_t>(inst.imm));
+    const uint32_t address = static_cast<uint32_t>(base + static_cast<uint64_t>(inst.imm)) & offset_mask;
     return address < array.begin || uint64_t{address} + bytes > array.end;
   };
   uint32_t lanes = 0;
@@ -77,7 +78,7 @@ void check_extent(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
   FindingRecord* f = cta.findings.add(cta, &w, lane, "smem.out_of_array", severity, at);
   if (!f) return;
   const uint64_t base = inst.mods & M_A64 ? w.reg<uint64_t>(inst.a)[lane] : w.reg<uint32_t>(inst.a)[lane];
-  const uint32_t address = static_cast<uint32_t>(base + static_cast<uint64_t>(inst.imm));
+  const uint32_t address = static_cast<uint32_t>(base + static_cast<uint64_t>(inst.imm)) & offset_mask;
   f->address = address;
   char who[sizeof f->who[0]], where[96];
   std::snprintf(who, sizeof who, "lane %d of warp %d", lane, w.id);

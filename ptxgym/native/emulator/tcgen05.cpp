@@ -55,7 +55,7 @@ Step alloc(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
   uint32_t columns;
   if (!uniform(cta, warp, inst, inst.b, "the number of columns", columns)) return Step::Fault;
   if (!column_count(cta, warp, inst, "tcgen05.alloc", columns)) return Step::Fault;
-  const uint64_t address = from_shared_window(lane_address(warp, inst.a, inst.mods & M_A64, 0, inst.imm));
+  const uint64_t address = cta.own(lane_address(cta, warp, inst.a, inst.mods & M_A64, 0, inst.imm));
   if (address & 3 || !cta.shared_ok(address, 4))
     return cta.fault_address(warp, inst, 0, S_SHARED, address, 4, 4, "tcgen05.alloc to");
   TensorMemory& memory = tensor_memory(cta);
@@ -268,7 +268,7 @@ Step commit(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
   const int at = cta.index_of(inst);
   for (uint32_t rest = mask; rest; rest &= rest - 1) {
     const int lane = first_lane(rest);
-    const uint64_t address = from_shared_window(lane_address(warp, inst.a, inst.mods & M_A64, lane, inst.imm));
+    const uint64_t address = cta.own(lane_address(cta, warp, inst.a, inst.mods & M_A64, lane, inst.imm));
     auto op = std::make_unique<Commit>();
     op->mbar = cta.mbar_at(warp, inst, lane, address);
     if (!op->mbar) return Step::Fault;

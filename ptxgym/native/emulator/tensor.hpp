@@ -92,30 +92,47 @@ void complete_transaction(Cta&, Mbar&, uint32_t bytes);
 
 // ---- operands
 
-// Address operand of one lane: `reg` -1 means that `offset` is the address.
-inline uint64_t lane_address(Warp& warp, int32_t reg, bool wide, int lane, int64_t offset) {
-  uint64_t base = 0;
+// Address operand of one lane: `reg` -1 means that `offset` is an address of the own shared memory.
+inline uint64_t lane_address(const Cta& cta, Warp& warp, int32_t reg, bool wide, int lane, int64_t offset) {
+  uint64_t base = cta.tag;
   if (reg >= 0) base = wide ? warp.reg<uint64_t>(reg)[lane] : warp.reg<uint32_t>(reg)[lane];
   return base + static_cast<uint64_t>(offset);
 }
 
 // The address operands a, b and c of an instruction that has several (ops.def: their offsets are pool values).
 struct Addresses {
+  const Cta& cta;
   Warp& warp;
   const Inst& inst;
   int64_t offsets[3];
 
-  Addresses(const Cta& cta, Warp& warp_, const Inst& inst_) : warp(warp_), inst(inst_), offsets{} {
+  Addresses(const Cta& cta_, Warp& warp_, const Inst& inst_) : cta(cta_), warp(warp_), inst(inst_), offsets{} {
     for (int i = 0; i < inst.nvec2; ++i) offsets[i] = cta.pool(inst.vec2)[i];
   }
-  uint64_t a(int lane) const { return lane_address(warp, inst.a, inst.mods & M_A64, lane, offsets[0]); }
-  uint64_t b(int lane) const { return lane_address(warp, inst.b, inst.mods & M_B64, lane, offsets[1]); }
-  uint64_t c(int lane) const { return lane_address(warp, inst.c, inst.mods & M_C64, lane, offsets[2]); }
+  uint64_t a(int lane) const { return lane_address(cta, warp, inst.a, inst.mods & M_A64, lane, offsets[0]); }
+  uint64_t b(int lane) const { return lane_address(cta, warp, inst.b, inst.mods & M_B64, lane, offsets[1]); }
+  uint64_t c(int lane) const { return lane_address(cta, warp, inst.c, inst.mods & M_C64, lane, offsets[2]); }
 };
 
-inline uint64_t from_shared_window(uint64_t address) {
-  return address >= SHARED_WINDOW && address < LOCAL_WINDOW ? address - SHARED_WINDOW : address;
-}
+// ---- copies into the shared memory of a cluster (tensor_targets.cpp)
+
+// Where one CTA receives a copy, and the mbarrier that counts its bytes.
+struct CopyTarget {
+  Cta* cta;
+  Mbar* mbar;
+};
+
+// The CTAs that receive a copy to `shared` which signals the mbarrier at `mbar` (both shared::cluster addresses, or
+// generic): one, or those of `mask` (PTX ISA 9.7.9.25.5.2: at the same offsets as in the CTA that the addresses name).
+// `group` is the N of cta_group::N, or 0. Sets `offset`, the place in each. Empty after a fault was recorded.
+std::vector<CopyTarget> copy_targets(Cta&, Warp&, const Inst&, int lane, uint64_t shared, uint64_t mbar, bool multicast,
+                                     uint32_t mask, int64_t group, uint64_t& offset);
+
+// Combines `bytes` of elements of `type` into memory, as cp.reduce.async.bulk does.
+void reduce(uint8_t type, uint8_t op, bool flush, uint8_t* target, const uint8_t* source, uint32_t bytes);
+
+// Warns of a reduction onto global memory that nothing has written; call it before the access is noted.
+void note_unwritten_target(Cta&, Warp&, const Inst&, int lane, uint64_t address, uint64_t bytes);
 
 Handler bind_tma(const Inst&);
 Handler bind_copies(const Inst&);

@@ -7,7 +7,7 @@ namespace {
 constexpr uint32_t BULK_ALIGN = 16;
 
 void forget_layout(Cta& cta, uint32_t address, uint32_t bytes) {
-  if (!bytes) return;
+  if (!bytes || !cta.tensor) return;
   std::vector<LineLayout>& lines = tensor_state(cta).lines;
   for (uint32_t line = address / LINE_BYTES; line <= (address + bytes - 1) / LINE_BYTES; ++line) lines[line].inst = -1;
 }
@@ -17,19 +17,22 @@ void forget_layout(Cta& cta, uint32_t address, uint32_t bytes) {
 struct BulkLoad : AsyncOp {
   const uint8_t* source;
   uint32_t shared, bytes;
-  Mbar* mbar;
+  std::vector<CopyTarget> targets;
 
   void run(Cta& cta) override {
-    if (bytes) std::memcpy(cta.shared(shared), source, bytes);
-    forget_layout(cta, shared, bytes);
-    cta.tma_bytes += bytes;
-    complete_transaction(cta, *mbar, bytes);
+    for (const CopyTarget& target : targets) {
+      if (bytes) std::memcpy(target.cta->shared(shared), source, bytes);
+      forget_layout(*target.cta, shared, bytes);
+      cta.tma_bytes += bytes;
+      complete_transaction(*target.mbar->home, *target.mbar, bytes);
+    }
   }
 };
 
 struct BulkStore : GroupCopy {
   uint8_t* target;
   uint32_t shared, bytes;
+  const Inst* reduction = nullptr;  // BULK_REDUCE
   std::vector<uint8_t> staged;
 
   void read_source(Cta& cta) override {
@@ -37,8 +40,29 @@ struct BulkStore : GroupCopy {
   }
   void run(Cta& cta) override {
     read_source(cta);
-    if (bytes) std::memcpy(target, staged.data(), bytes);
+    if (reduction)  // f32 flushes subnormals, halves do not (PTX ISA 9.7.9.25.4.3)
+      reduce(reduction->type, mods_low(reduction->mods), reduction->type == T_F32, target, staged.data(), bytes);
+    else if (bytes)
+      std::memcpy(target, staged.data(), bytes);
     cta.tma_bytes += bytes;
+  }
+};
+
+// From the own shared memory into that of a CTA of the cluster (PTX ISA 9.7.9.25.4.1, 4.3).
+struct BulkShare : AsyncOp {
+  uint32_t from, to, bytes;
+  const Inst* reduction = nullptr;
+  CopyTarget target;
+
+  void run(Cta& cta) override {
+    uint8_t* data = target.cta->shared(to);
+    if (reduction)
+      reduce(reduction->type, mods_low(reduction->mods), false, data, cta.shared(from), bytes);
+    else if (bytes)
+      std::memmove(data, cta.shared(from), bytes);
+    forget_layout(*target.cta, to, bytes);
+    cta.tma_bytes += bytes;
+    complete_transaction(*target.mbar->home, *target.mbar, bytes);
   }
 };
 
@@ -78,25 +102,134 @@ Step bulk_load(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
   const int at = cta.index_of(inst);
   for (uint32_t rest = mask; rest; rest &= rest - 1) {
     const int lane = first_lane(rest);
-    Mbar* mbar = cta.mbar_at(warp, inst, lane, from_shared_window(addresses.c(lane)));
-    if (!mbar) return Step::Fault;
-    const uint64_t shared = from_shared_window(addresses.a(lane));
+    uint64_t shared;
+    const bool multicast = inst.nvec > 0;
+    const uint32_t ctas = multicast ? warp.reg<uint32_t>(cta.pool(inst.vec)[0])[lane] : 0;
+    std::vector<CopyTarget> targets =
+        copy_targets(cta, warp, inst, lane, addresses.a(lane), addresses.c(lane), multicast, ctas, 0, shared);
+    if (targets.empty()) return Step::Fault;
     const uint32_t bytes = warp.reg<uint32_t>(inst.e)[lane];
     const uint8_t* source = resolve_bulk(cta, warp, inst, lane, shared, addresses.b(lane), bytes, Access::Read);
     if (!source) return Step::Fault;
-    if (Shadow* shadow = cta.shadow.get()) {
-      shadow->mbar_use(warp, at, *mbar);
-      shadow->async_begin(warp, at, Async::BulkLoad, lane, mbar, bytes);
-      shadow->async_write(warp, at, Async::BulkLoad, static_cast<uint32_t>(shared), bytes, mbar);
+    for (const CopyTarget& target : targets) {
+      if (!target.cta->shadow) continue;
+      Shadow& counter = *target.mbar->home->shadow;
+      counter.mbar_use(warp, at, *target.mbar);
+      counter.async_begin(warp, at, Async::BulkLoad, lane, target.mbar, bytes);
+      target.cta->shadow->async_write(warp, at, Async::BulkLoad, static_cast<uint32_t>(shared), bytes, target.mbar);
     }
     auto load = std::make_unique<BulkLoad>();
     load->inst = at;
     load->source = source;
     load->shared = static_cast<uint32_t>(shared);
     load->bytes = bytes;
-    load->mbar = mbar;
+    load->targets = std::move(targets);
     cta.async.post(cta, std::move(load));
   }
+  return Step::Next;
+}
+
+// Asynchronous operations on the shared memory of the cluster start from the own shared memory.
+Step bulk_share(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
+  const Addresses addresses(cta, warp, inst);
+  const int at = cta.index_of(inst);
+  const bool reduces = inst.op == OP_BULK_SHARE_REDUCE;
+  for (uint32_t rest = mask; rest; rest &= rest - 1) {
+    const int lane = first_lane(rest);
+    uint64_t to;
+    const std::vector<CopyTarget> targets =
+        copy_targets(cta, warp, inst, lane, addresses.a(lane), addresses.c(lane), false, 0, 0, to);
+    if (targets.empty()) return Step::Fault;
+    const CopyTarget target = targets.front();
+    const uint64_t from = cta.own(addresses.b(lane));
+    const uint32_t bytes = warp.reg<uint32_t>(inst.e)[lane];
+    if (bytes % BULK_ALIGN)
+      return cta.fault(warp, inst, lane, "bulk.size",
+                       "a bulk copy of %u bytes: the size must be a multiple of %u", bytes, BULK_ALIGN);
+    for (const uint64_t address : {to, from}) {
+      if (address % BULK_ALIGN || !cta.shared_ok(address, bytes))
+        return cta.fault_address(warp, inst, lane, S_SHARED, address, bytes, BULK_ALIGN, "bulk copy");
+    }
+    if (cta.shadow) {
+      Shadow& there = *target.cta->shadow;
+      const Async kind = reduces ? Async::Reduce : Async::BulkLoad;
+      there.mbar_use(warp, at, *target.mbar);
+      there.async_begin(warp, at, kind, lane, target.mbar, bytes);
+      cta.shadow->async_read(warp, at, Async::BulkStore, static_cast<uint32_t>(from), bytes, target.mbar);
+      there.async_write(warp, at, kind, static_cast<uint32_t>(to), bytes, target.mbar);
+    }
+    auto share = std::make_unique<BulkShare>();
+    share->inst = at;
+    share->from = static_cast<uint32_t>(from);
+    share->to = static_cast<uint32_t>(to);
+    share->bytes = bytes;
+    share->reduction = reduces ? &inst : nullptr;
+    share->target = target;
+    cta.async.post(cta, std::move(share));
+  }
+  return Step::Next;
+}
+
+// ---- st.async and red.async (PTX ISA 9.7.9.12, 9.7.13.7)
+
+struct AsyncValues : AsyncOp {
+  struct Piece {
+    CopyTarget target;
+    uint32_t shared;
+    uint8_t data[16];
+  };
+  uint32_t bytes;
+  const Inst* reduction = nullptr;
+  std::vector<Piece> pieces;
+
+  void run(Cta&) override {
+    for (Piece& piece : pieces) {
+      uint8_t* data = piece.target.cta->shared(piece.shared);
+      if (reduction)
+        reduce(reduction->type, mods_low(reduction->mods), false, data, piece.data, bytes);
+      else
+        std::memcpy(data, piece.data, bytes);
+      forget_layout(*piece.target.cta, piece.shared, bytes);
+      complete_transaction(*piece.target.mbar->home, *piece.target.mbar, bytes);
+    }
+  }
+};
+
+Step async_values(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
+  const Addresses addresses(cta, warp, inst);
+  const int at = cta.index_of(inst);
+  const bool reduces = inst.op == OP_RED_ASYNC;
+  const uint32_t each = inst.type == T_U64 || inst.type == T_S64 || inst.type == T_F64 ? 8 : 4;
+  const int count = reduces ? 1 : inst.nvec;
+  auto values = std::make_unique<AsyncValues>();
+  values->inst = at;
+  values->bytes = each * static_cast<uint32_t>(count);
+  values->reduction = reduces ? &inst : nullptr;
+  for (uint32_t rest = mask; rest; rest &= rest - 1) {
+    const int lane = first_lane(rest);
+    uint64_t to;
+    const std::vector<CopyTarget> targets =
+        copy_targets(cta, warp, inst, lane, addresses.a(lane), addresses.c(lane), false, 0, 0, to);
+    if (targets.empty()) return Step::Fault;
+    if (to % values->bytes || !cta.shared_ok(to, values->bytes))
+      return cta.fault_address(warp, inst, lane, S_SHARED, to, values->bytes, values->bytes,
+                               reduces ? "red.async" : "st.async");
+    AsyncValues::Piece piece{targets.front(), static_cast<uint32_t>(to), {}};
+    for (int i = 0; i < count; ++i) {
+      const int32_t reg = reduces ? inst.b : cta.pool(inst.vec)[i];
+      const uint64_t value = each == 8 ? warp.reg<uint64_t>(reg)[lane] : warp.reg<uint32_t>(reg)[lane];
+      std::memcpy(piece.data + each * static_cast<uint32_t>(i), &value, each);
+    }
+    if (cta.shadow) {
+      Shadow& there = *piece.target.cta->shadow;
+      const Async kind = reduces ? Async::Reduce : Async::StAsync;
+      there.mbar_use(warp, at, *piece.target.mbar);
+      there.async_begin(warp, at, kind, lane, piece.target.mbar, values->bytes);
+      there.async_write(warp, at, kind, piece.shared, values->bytes, piece.target.mbar);
+    }
+    values->pieces.push_back(piece);
+  }
+  cta.async.post(cta, std::move(values));
   return Step::Next;
 }
 
@@ -105,9 +238,12 @@ Step bulk_store(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
   const int at = cta.index_of(inst);
   for (uint32_t rest = mask; rest; rest &= rest - 1) {
     const int lane = first_lane(rest);
-    const uint64_t shared = from_shared_window(addresses.b(lane));
+    const uint64_t shared = cta.own(addresses.b(lane));
     const uint32_t bytes = warp.reg<uint32_t>(inst.e)[lane];
-    uint8_t* target = resolve_bulk(cta, warp, inst, lane, shared, addresses.a(lane), bytes, Access::Write);
+    const bool reduces = inst.op == OP_BULK_REDUCE;
+    if (reduces) note_unwritten_target(cta, warp, inst, lane, addresses.a(lane), bytes);
+    uint8_t* target = resolve_bulk(cta, warp, inst, lane, shared, addresses.a(lane), bytes,
+                                   reduces ? Access::Atomic : Access::Write);
     if (!target) return Step::Fault;
     if (Shadow* shadow = cta.shadow.get()) {
       shadow->async_begin(warp, at, Async::BulkStore, lane, nullptr, 0);
@@ -118,6 +254,7 @@ Step bulk_store(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
     store->target = target;
     store->shared = static_cast<uint32_t>(shared);
     store->bytes = bytes;
+    store->reduction = reduces ? &inst : nullptr;
     GroupCopy* op = store.get();
     const uint64_t ticket = cta.async.post(cta, std::move(store));
     tensor_state(cta).bulk_stores[static_cast<size_t>(warp.id)].issued(cta, ticket, 1u << lane, op);
@@ -172,7 +309,7 @@ Step cp_async(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
   copies->inst = at;
   for (uint32_t rest = mask; rest; rest &= rest - 1) {
     const int lane = first_lane(rest);
-    const uint64_t shared = from_shared_window(addresses.a(lane)), global = addresses.b(lane);
+    const uint64_t shared = cta.own(addresses.a(lane)), global = addresses.b(lane);
     uint32_t bytes = inst.c >= 0 ? warp.reg<uint32_t>(inst.c)[lane] : size;
     if (bytes > size) {
       return cta.fault(warp, inst, lane, "cp_async.source_size", "cp.async of %u bytes with a source size of %u", size,
@@ -253,8 +390,8 @@ Step cp_async_mbar(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
   const int at = cta.index_of(inst);
   for (uint32_t rest = mask; rest; rest &= rest - 1) {
     const int lane = first_lane(rest);
-    Mbar* mbar = cta.mbar_at(warp, inst, lane,
-                             from_shared_window(lane_address(warp, inst.a, inst.mods & M_A64, lane, inst.imm)));
+    Mbar* mbar =
+        cta.mbar_at(warp, inst, lane, cta.own(lane_address(cta, warp, inst.a, inst.mods & M_A64, lane, inst.imm)));
     if (!mbar) return Step::Fault;
     if (!(inst.flags & F_NOINC)) ++mbar->pending;
     if (cta.shadow) {
@@ -277,7 +414,12 @@ Step cp_async_mbar(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
 Handler bind_copies(const Inst& inst) {
   switch (inst.op) {
     case OP_BULK_LOAD: return bulk_load;
-    case OP_BULK_STORE: return bulk_store;
+    case OP_BULK_STORE:
+    case OP_BULK_REDUCE: return bulk_store;
+    case OP_BULK_SHARE:
+    case OP_BULK_SHARE_REDUCE: return bulk_share;
+    case OP_ST_ASYNC:
+    case OP_RED_ASYNC: return async_values;
     case OP_BULK_COMMIT: return bulk_commit;
     case OP_BULK_WAIT: return bulk_wait;
     case OP_CP_ASYNC: return cp_async;

@@ -69,9 +69,17 @@ void round_line(uint8_t* bytes, uint32_t count) {
 
 struct BoxLoad : AsyncOp {
   Box box;
-  Mbar* mbar;
+  std::vector<CopyTarget> targets;
 
   void run(Cta& cta) override {
+    for (const CopyTarget& target : targets) {
+      deliver(*target.cta);
+      cta.tma_bytes += box_bytes(box.map);
+      complete_transaction(*target.mbar->home, *target.mbar, box_bytes(box.map));
+    }
+  }
+
+  void deliver(Cta& cta) const {
     const TensorMap& map = box.map;
     const uint32_t line_bytes = box_line_bytes(map);
     alignas(16) uint8_t staged[MAX_LINE_BYTES];
@@ -89,8 +97,6 @@ struct BoxLoad : AsyncOp {
       }
     }
     record_layout(cta);
-    cta.tma_bytes += box_bytes(map);
-    complete_transaction(cta, *mbar, box_bytes(map));
   }
 
   // A line that the box fills only in part has no one layout.
@@ -107,8 +113,27 @@ struct BoxLoad : AsyncOp {
   }
 };
 
+// How reductions read the elements of a tensor map; T_NONE: not at all (PTX ISA 9.7.9.25.5.4, table of element types).
+uint8_t reduced_type(TensorType type, uint8_t op) {
+  const bool sums = op == A_ADD, orders = op == A_MIN || op == A_MAX, wraps = op == A_INC || op == A_DEC;
+  const bool bits = op == A_AND || op == A_OR || op == A_XOR;
+  switch (type) {
+    case TensorType::U32: return T_U32;
+    case TensorType::S32: return sums || orders ? T_S32 : bits ? T_U32 : T_NONE;
+    case TensorType::U64: return wraps ? T_NONE : T_U64;
+    case TensorType::S64: return orders ? T_S64 : sums || bits ? T_U64 : T_NONE;
+    case TensorType::F16: return sums || orders ? T_F16 : T_NONE;
+    case TensorType::BF16: return sums || orders ? T_BF16 : T_NONE;
+    case TensorType::F32:
+    case TensorType::F32_FTZ: return sums ? T_F32 : T_NONE;
+    case TensorType::F64: return sums ? T_F64 : T_NONE;
+    default: return T_NONE;
+  }
+}
+
 struct BoxStore : GroupCopy {
   Box box;
+  uint8_t reduced = T_NONE, op = 0;  // TMA_REDUCE
   std::vector<uint8_t> staged;  // the box in line order, once its source has been read
 
   void read_source(Cta& cta) override {
@@ -127,7 +152,12 @@ struct BoxStore : GroupCopy {
     const uint32_t line_bytes = box_line_bytes(box.map);
     for (uint32_t index = 0; index < box.lines.size(); ++index) {
       const Line& line = box.lines[index];
-      if (line.bytes) std::memcpy(line.data, &staged[index * line_bytes + line.at], line.bytes);
+      if (!line.bytes) continue;
+      const uint8_t* source = &staged[index * line_bytes + line.at];
+      if (reduced == T_NONE)
+        std::memcpy(line.data, source, line.bytes);
+      else
+        reduce(reduced, op, reduced == T_F32, line.data, source, line.bytes);
     }
     cta.tma_bytes += box_bytes(box.map);
   }
@@ -150,7 +180,7 @@ void note_outside(Cta& cta, Warp& warp, const Inst& inst, int lane, const Tensor
     box += (dim ? ", " : "") + std::to_string(coords[dim]);
     sizes += (dim ? ", " : "") + std::to_string(uint64_t{map.last[dim]} + 1);
   }
-  const bool writes = access == Access::Write;
+  const bool writes = access != Access::Read;
   finding->say("the box at coordinates {%s} lies outside of the tensor, whose sizes are {%s}: %s", box.c_str(),
                sizes.c_str(), writes ? "the copy stores nothing" : "the copy delivers zeros or the fill value only");
   finding->party(0, writes ? "TMA store" : "TMA load", "has a box at {%s}", box.c_str());
@@ -223,7 +253,7 @@ bool resolve(Cta& cta, Warp& warp, const Inst& inst, int lane, uint64_t map_addr
                   "coordinate %d of the innermost dimension is not a multiple of 16 bytes (%u elements)", coords[0],
                   CHUNK_BYTES / size);
   }
-  for (int dim = 0; access == Access::Write && dim < inst.nvec; ++dim) {
+  for (int dim = 0; access != Access::Read && dim < inst.nvec; ++dim) {
     if (coords[dim] >= 0) continue;
     return refuse("tma.coordinate",
                   "coordinate %d of dimension %d is negative: a store may end outside of the tensor but not begin "
@@ -237,6 +267,8 @@ bool resolve(Cta& cta, Warp& warp, const Inst& inst, int lane, uint64_t map_addr
     box.lines[index] = {nullptr, line.first * size, line.count * size};
     if (!line.count) continue;
     inside = true;
+    if (access == Access::Atomic)
+      note_unwritten_target(cta, warp, inst, lane, line.address, uint64_t{line.count} * size);
     box.lines[index].data = cta.global(line.address, uint64_t{line.count} * size, access);
     if (!box.lines[index].data) {
       return refuse("tma.global_out_of_bounds",
@@ -268,18 +300,22 @@ Step tma_load(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
   const int at = cta.index_of(inst);
   for (uint32_t rest = mask; rest; rest &= rest - 1) {
     const int lane = first_lane(rest);
-    Mbar* mbar = cta.mbar_at(warp, inst, lane, from_shared_window(addresses.c(lane)));
-    if (!mbar) return Step::Fault;
     auto load = std::make_unique<BoxLoad>();
     load->inst = at;
-    load->mbar = mbar;
-    const uint64_t shared = from_shared_window(addresses.a(lane));
+    uint64_t shared;
+    const bool multicast = inst.e >= 0;
+    const uint32_t ctas = multicast ? warp.reg<uint32_t>(inst.e)[lane] : 0;
+    load->targets =
+        copy_targets(cta, warp, inst, lane, addresses.a(lane), addresses.c(lane), multicast, ctas, inst.imm, shared);
+    if (load->targets.empty()) return Step::Fault;
     if (!resolve(cta, warp, inst, lane, addresses.b(lane), shared, Access::Read, load->box)) return Step::Fault;
-    if (Shadow* shadow = cta.shadow.get()) {
-      shadow->mbar_use(warp, at, *mbar);
-      shadow->async_begin(warp, at, Async::TmaLoad, lane, mbar, box_bytes(load->box.map));
+    for (const CopyTarget& target : load->targets) {
+      if (!target.cta->shadow) continue;
+      Shadow& counter = *target.mbar->home->shadow;
+      counter.mbar_use(warp, at, *target.mbar);
+      counter.async_begin(warp, at, Async::TmaLoad, lane, target.mbar, box_bytes(load->box.map));
       footprint(load->box, [&](uint32_t address, uint32_t bytes) {
-        shadow->async_write(warp, at, Async::TmaLoad, address, bytes, mbar);
+        target.cta->shadow->async_write(warp, at, Async::TmaLoad, address, bytes, target.mbar);
       });
     }
     cta.async.post(cta, std::move(load));
@@ -294,8 +330,19 @@ Step tma_store(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
     const int lane = first_lane(rest);
     auto store = std::make_unique<BoxStore>();
     store->inst = at;
-    const uint64_t shared = from_shared_window(addresses.a(lane));
-    if (!resolve(cta, warp, inst, lane, addresses.b(lane), shared, Access::Write, store->box)) return Step::Fault;
+    const uint64_t shared = cta.own(addresses.a(lane));
+    const bool reduces = inst.op == OP_TMA_REDUCE;
+    const Access access = reduces ? Access::Atomic : Access::Write;
+    if (!resolve(cta, warp, inst, lane, addresses.b(lane), shared, access, store->box)) return Step::Fault;
+    if (reduces) {
+      store->op = mods_low(inst.mods);
+      store->reduced = reduced_type(store->box.map.type, store->op);
+      if (store->reduced == T_NONE)
+        return cta.fault(warp, inst, lane, "tma.reduction_type",
+                         "this reduction does not exist for the element type of the tensor map (type %u of "
+                         "CUtensorMapDataType)",
+                         static_cast<unsigned>(store->box.map.type));
+    }
     if (Shadow* shadow = cta.shadow.get()) {
       shadow->async_begin(warp, at, Async::TmaStore, lane, nullptr, 0);
       footprint(store->box, [&](uint32_t address, uint32_t bytes) {
@@ -316,7 +363,8 @@ Step tma_prefetch(Cta&, Warp&, const Inst&, uint32_t) { return Step::Next; }
 Handler bind_tma(const Inst& inst) {
   switch (inst.op) {
     case OP_TMA_LOAD: return tma_load;
-    case OP_TMA_STORE: return tma_store;
+    case OP_TMA_STORE:
+    case OP_TMA_REDUCE: return tma_store;
     case OP_TMA_PREFETCH: return tma_prefetch;
     default: return nullptr;
   }

@@ -9,6 +9,7 @@ far are aligned to the largest of them, cut below 25 fractional bits, added exac
 (`tests/device/emulator/tensor/reference.py` states it for every type). Approximate functions: see `lanes`.
 """
 
+from tests.gpu.cases.cluster import cluster_cases
 from tests.gpu.cases.copies import copy_cases, load, store
 from tests.gpu.cases.forms import form_cases
 from tests.gpu.cases.lanes import lane_cases
@@ -40,6 +41,7 @@ __all__ = [
     "accumulation_cases",
     "accumulation_rows",
     "all_cases",
+    "cluster_cases",
     "copy_cases",
     "dense",
     "descriptor",
@@ -59,7 +61,7 @@ __all__ = [
 
 def all_cases() -> list[Case]:
     """Every case of the golden file; names are unique."""
-    families = (copy_cases, form_cases, wgmma_cases, shape_cases, warp_cases, lane_cases)
+    families = (copy_cases, form_cases, wgmma_cases, shape_cases, warp_cases, lane_cases, cluster_cases)
     cases = [case for family in families for case in family()]
     assert len({case.name for case in cases}) == len(cases)
     return cases

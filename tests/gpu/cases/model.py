@@ -90,11 +90,12 @@ class Map:
 
 @dataclass(frozen=True)
 class Case:
-    """One launch of one kernel of `conformance.cu` with one block."""
+    """One launch of one kernel of `conformance.cu` with one block, or one cluster."""
 
     name: str
     kernel: str
     threads: int
+    """Of a block; the number of blocks of the cluster stands in bits 16 up, 0 where there is none."""
     input: bytes
     out_bytes: int
     args: tuple[int, ...] = ()
@@ -107,6 +108,16 @@ class Case:
     """The kernel itself, where it is not one of `conformance/kernels.cu`."""
     nan_type: str = ""
     """Type of which the output holds floats whose NaNs are all one: their payloads are not specified."""
+
+    @property
+    def block(self) -> int:
+        """Threads of a block."""
+        return self.threads & 0xFFFF
+
+    @property
+    def cluster(self) -> int:
+        """Blocks of the one cluster; 0: one block without a cluster."""
+        return self.threads >> 16
 
     @property
     def family(self) -> str:

@@ -60,7 +60,19 @@ CUfunction find(const std::vector<CUmodule>& modules, const char* name) {
 int launch(CUfunction kernel, const Job& job, Params& p, std::vector<uint8_t>& output) {
   cuFuncSetAttribute(kernel, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, static_cast<int>(job.smem_bytes));
   void* params[] = {&p};
-  CUresult result = cuLaunchKernel(kernel, 1, 1, 1, job.threads, 1, 1, job.smem_bytes, nullptr, params, nullptr);
+  const uint32_t ctas = job.threads >> 16;  // of the one cluster; 0: one block without
+  CUlaunchAttribute cluster{};
+  cluster.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+  cluster.value.clusterDim.x = ctas;
+  cluster.value.clusterDim.y = cluster.value.clusterDim.z = 1;
+  CUlaunchConfig config{};
+  config.gridDimX = ctas ? ctas : 1;
+  config.blockDimX = job.threads & 0xffff;
+  config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1;
+  config.sharedMemBytes = job.smem_bytes;
+  config.attrs = &cluster;
+  config.numAttrs = ctas ? 1 : 0;
+  CUresult result = cuLaunchKernelEx(&config, kernel, params, nullptr);
   if (result == CUDA_SUCCESS) result = cuCtxSynchronize();
   if (result == CUDA_SUCCESS) result = cuMemcpyDtoH(output.data(), p.out, output.size());
   const char* name = nullptr;

@@ -211,7 +211,14 @@ extern "C" __global__ void refused_call(int* x) { x[0] = helper(x[1]); }
 typedef int (*Operation)(int);
 __device__ Operation table[2];
 extern "C" __global__ void refused_indirect(int* x) { x[1] = table[x[0]](x[2]); }
-extern "C" __global__ void __cluster_dims__(2) refused_cluster(int* x) { x[blockIdx.x] = 1; }
+extern "C" __global__ void __cluster_dims__(2) clusters(int* x) {
+  __shared__ int cell[32];
+  cell[threadIdx.x % 32] = threadIdx.x;
+  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+  unsigned remote;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, 1;" : "=r"(remote) : "r"((unsigned)__cvta_generic_to_shared(cell)));
+  asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(x[blockIdx.x]) : "r"(remote));
+}
 #if __CUDA_ARCH__ == 900
 extern "C" __global__ void refused_fp8(float* x, unsigned long long desc) {
   asm volatile("{ .reg .pred p; setp.ne.b32 p, 1, 0;\n wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%0, %1, %2, %3}, %4, %4, p, 1, 1; }"

@@ -19,7 +19,6 @@ REFUSED = {
     "refused_malloc": ("emulator.device_malloc", "call of device function malloc"),
     "refused_call": ("emulator.device_call", "__forceinline__"),
     "refused_indirect": ("emulator", "function pointers"),
-    "refused_cluster": ("emulator.not_emulated", "cluster size 2x1x1"),
     "refused_fp8": ("emulator.not_emulated", "m64nNk16"),
 }
 
@@ -74,11 +73,10 @@ def test_refused_with_its_reason(module: DecodedModule, name: str) -> None:
     assert isinstance(failure, Failure) and failure.status is Status.NOT_EMULATED
     code, words = REFUSED[name]
     assert failure.code.startswith(code) and words in failure.message and name in failure.message
-    if name != "refused_cluster":
-        line = failure.diagnostics[0].line
-        assert line is not None and str(line) in failure.message
-        text = SOURCE.read_text().splitlines()[: line + 1]
-        assert any(name in row for row in text[-4:])
+    line = failure.diagnostics[0].line
+    assert line is not None and str(line) in failure.message
+    text = SOURCE.read_text().splitlines()[: line + 1]
+    assert any(name in row for row in text[-4:])
 
 
 def test_lines_lead_to_the_statement(module: DecodedModule) -> None:

@@ -195,14 +195,15 @@ def test_named_barriers_and_unaligned_barrier() -> None:
     assert not decode_one("barrier.sync a32").row["flags"] & ir.FLAG["F_ALIGNED"]
 
 
-def test_cooperative_and_cluster_kernels_are_refused() -> None:
+def test_cooperative_kernels_are_refused_and_clusters_kept() -> None:
     with pytest.raises(NotEmulated, match="grid-wide"):
         decode(".reg .b32 r;\nmov.u32 r, %envreg2;")
     text = kernel("ret;").replace("k()\n", "k()\n.explicitcluster\n.reqnctapercluster 2, 1, 1\n")
-    with pytest.raises(NotEmulated, match="2x1x1"):
-        DecodedModule.parse(text).kernel("k")
+    assert DecodedModule.parse(text).kernel("k").cluster == (2, 1, 1)
     alone = kernel("ret;").replace("k()\n", "k()\n.reqnctapercluster 1, 1, 1\n")
     assert DecodedModule.parse(alone).kernel("k").cluster == (1, 1, 1)
+    explicit = decode(".reg .pred p;\nmov.pred p, %is_explicit_cluster;").sregs
+    assert explicit["sreg"].tolist() == [ir.SREG["SR_IS_EXPLICIT_CLUSTER"]] and explicit["width"].tolist() == [1]
     assert decode(".reg .b32 r;\nmov.u32 r, %cluster_ctarank;\nmov.u32 r, %smid;").sregs["sreg"].tolist() == [
         ir.SREG["SR_CLUSTER_CTARANK"],
         ir.SREG["SR_SMID"],

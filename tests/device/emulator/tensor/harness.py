@@ -69,8 +69,9 @@ class Kernels:
         output = np.full(case.out_bytes, 0xEE, np.uint8)
         params = packed(case.map) + IN.to_bytes(8, "little") + OUT.to_bytes(8, "little") + case.params()
         shape = LaunchShape(
-            grid=(1, 1, 1),
-            block=(case.threads, 1, 1),
+            grid=(max(case.cluster, 1), 1, 1),
+            block=(case.block, 1, 1),
+            cluster=(case.cluster, 1, 1) if case.cluster else None,
             dynamic_smem_bytes=case.smem_bytes,
             schedule=schedule,
             seed=seed,
