@@ -58,9 +58,7 @@ def wrong_outputs(output: ExpectedOutput) -> dict[str, Bytes]:
 def time_case(task: Task, case: conditioning.Case, xp: Any) -> None:
     """Print every stage of one case."""
     print(f"{case.name} {dict(case.axes)}")
-    drawn = stage("inputs, drawn on the host", np, lambda: conditioning.inputs(task, case), 1)
-    if xp is not np:
-        stage("inputs, copied to the GPU", xp, lambda: {name: xp.asarray(data) for name, data in drawn.items()}, 1)
+    drawn = stage("inputs, drawn on the host", xp, lambda: conditioning.inputs(task, case, xp), 1)
     expected: Expected = stage("reference and budgets", xp, lambda: correctness.compute(task, case, drawn, xp), 1)
     print(f"  {'kept':<34}{expected.nbytes / 2**20:>10.1f} MiB")
     output = next(iter(expected.outputs.values()))
