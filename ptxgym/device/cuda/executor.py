@@ -23,9 +23,17 @@ from numpy.typing import NDArray
 from ptxgym import native
 from ptxgym.build.model import Build
 from ptxgym.device.cuda import job, wire
-from ptxgym.device.cuda.executor_failure import Reported, ends_context, failure_of, hang_failure, overrun_failure
+from ptxgym.device.cuda.executor_failure import (
+    Reported,
+    ends_context,
+    failure_of,
+    hang_failure,
+    heap_failure,
+    overrun_failure,
+)
 from ptxgym.device.cuda.executor_process import ExecutorProcess, TooSlow
 from ptxgym.device.cuda.gpu import Gpu
+from ptxgym.device.cuda.job_cubin import uses_device_heap
 from ptxgym.errors import InfrastructureError, UsageError, WorkerDied
 from ptxgym.plan.model import LaunchPlan
 from ptxgym.verdict import Failure
@@ -149,7 +157,7 @@ class Executor:
         """Load the submission: its module, function attributes and plans. Once per process.
 
         Returns:
-            None, or why the driver refuses it (`launch_error`).
+            None, or why it is refused (`launch_error`): by the driver, or since its kernels use the device's heap.
 
         Raises:
             InfrastructureError: if the machine failed.
@@ -158,6 +166,8 @@ class Executor:
         if self._plans is not None:
             raise UsageError("this executor has its submission; start another one")
         self.ready()
+        if uses_device_heap(build.cubin.read_bytes()):
+            return heap_failure()
         self._plans, self._kernels = tuple(plans), job.kernel_names(plans)
         answer, body = self._ask(wire.Request.LOAD, job.load_request(build, plans))
         if answer is wire.Answer.FAILED:

@@ -128,6 +128,15 @@ def overrun_failure(plan: LaunchPlan, index: int, before: bool, distance_bytes: 
     return Failure(stage=Stage.EXECUTE, status=Status.RUNTIME_FAULT, code="cuda.out_of_bounds", message=message)
 
 
+def heap_failure() -> Failure:
+    """Return the failure of a submission that keeps memory beyond a call."""
+    return _launch_error(
+        "device_malloc",
+        "Kernels call malloc or new on the device, whose memory would outlive the call; let `run` allocate a workspace "
+        "with cudaMallocAsync and pass its pointer.",
+    )
+
+
 def hang_failure(plan: LaunchPlan, timeout_s: float) -> Failure:
     """Return the failure of a call that did not end."""
     message = (

@@ -124,6 +124,14 @@ def test_local_memory_for_all_threads_is_the_submission_s(fake: Fake) -> None:
     assert "local memory" in failed.message
 
 
+def test_memory_that_would_outlive_a_call_is_refused(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ptxgym.device.cuda.executor.uses_device_heap", lambda cubin: True)
+    failed = fake.start().load(fake.build(), [OK])
+    assert failed is not None
+    assert (failed.status, failed.code) == (Status.LAUNCH_ERROR, "cuda.device_malloc")
+    assert "cudaMallocAsync" in failed.message
+
+
 def test_a_refused_tensor_map_is_described(fake: Fake) -> None:
     tensor_map = TensorMap(
         data_type="UINT8", global_address=ref("C", 48), global_dim=(16, 2), global_strides_bytes=(16,),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ptxgym.build import Build, build
 from ptxgym.device.cuda import wire
 from ptxgym.device.cuda.job import Order, orders
-from ptxgym.device.cuda.job_cubin import Variable, variables
+from ptxgym.device.cuda.job_cubin import Variable, uses_device_heap, variables
 from ptxgym.plan.model import Copy, Launch, Memset, Operation, Upload
 
 from .harness import cubin, launch, literal, ref
@@ -42,6 +42,26 @@ def test_variables_of_a_real_cubin() -> None:
     for part, zeros in starts.items():
         assert [variable.zeros for variable in found if part in variable.name] == [zeros], part
     assert len(found) == len(starts)
+
+
+@pytest.mark.parametrize(
+    ("statement", "uses"),
+    [
+        ("p[0] = *static_cast<int*>(malloc(64));", True),
+        ("p[0] = *new int;", True),
+        ("p[0] = *static_cast<int*>(__nv_aligned_device_malloc(64, 64));", True),
+        ("p[0] = i;", False),
+        ('printf("%d", i);', False),
+        ("int malloc = i; p[0] = malloc;", False),
+    ],
+)
+def test_use_of_the_devices_heap_is_seen(statement: str, uses: bool) -> None:
+    text = f"""#include <cstdio>
+        __global__ void k(int* p, int i) {{ {statement} }}
+        extern "C" void run(int* p, int i, cudaStream_t stream) {{ k<<<1, 1, 0, stream>>>(p, i); }}"""
+    made = build(text, declaration='extern "C" void run(int* p, int i, cudaStream_t stream)', arch="sm_90a")
+    assert isinstance(made, Build), made
+    assert uses_device_heap(made.cubin.read_bytes()) is uses
 
 
 def test_variables_of_other_files() -> None:
