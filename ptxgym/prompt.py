@@ -48,7 +48,7 @@ def render_prompt(
     task, arch = load_task(config.task), load_arch(config.arch)
     parts = [
         f"# {task.title} for {config.arch.upper()} ({arch.code})",
-        "\n".join(_paragraph(task.summary)),
+        "\n".join(line for part in task.summary.splitlines() for line in _paragraph(part)),
         _section("Answer", _answer(config)),
         _section("Interface", _interface(task)),
         _section("Contract", _contract(task)),
@@ -102,7 +102,8 @@ def _interface(task: Task) -> Iterable[str]:
 def _contract(task: Task) -> Iterable[str]:
     for name, axis in task.axes.items():
         multiple = f"a multiple of {axis.multiple_of}, " if axis.multiple_of > 1 else ""
-        yield f"- `{name}`: {multiple}{axis.min} to {axis.max}, known at run time only"
+        fixed, free = f"always {axis.min}", f"{multiple}{axis.min} to {axis.max}, known at run time only"
+        yield f"- `{name}`: {fixed if axis.min == axis.max else free}"
     shown = {name: workload for name, workload in task.workloads.items() if name != "schedules"}
     for name, workload in shown.items():
         sizes = ", ".join(f"{axis}={value}" for axis, value in workload.axes.items())

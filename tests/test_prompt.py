@@ -22,3 +22,11 @@ def test_measured_workload_and_tier_are_named(tier: Tier) -> None:
 
 def test_emulated_environment_says_nothing_of_measuring() -> None:
     assert "## Measurement" not in render_prompt(load_env(ENV))
+
+
+def test_lines_of_a_summary_stay_lines_and_fixed_sizes_are_said_to_be_fixed() -> None:
+    text = render_prompt(load_env("PTX-AttnBwdCausal-H100"))
+    assert "\n- dV[j, d] = Σ_i P[i, j] · dO[i, d]\n" in text
+    assert (
+        "\n- `D`: always 128\n" in text and "\n- `S`: a multiple of 128, 128 to 16384, known at run time only\n" in text
+    )
