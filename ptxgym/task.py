@@ -37,9 +37,12 @@ class Arch(Value):
     """Families of the generation's own copies, reported beside them."""
 
 
-# wgmma: PTX ISA 9.7.15; TMA: PTX ISA 9.7.9.27. Both need the architecture-specific target sm_90a.
+# wgmma: PTX ISA 9.7.15; tcgen05: 9.7.16; TMA: 9.7.9.27. All need architecture-specific targets.
 ARCHITECTURES = MappingProxyType(
-    {"h100": Arch(name="h100", code="sm_90a", matrix_families=("wgmma",), copy_families=("tma",))}
+    {
+        "h100": Arch(name="h100", code="sm_90a", matrix_families=("wgmma",), copy_families=("tma",)),
+        "b200": Arch(name="b200", code="sm_100a", matrix_families=("tcgen05",), copy_families=("tma",)),
+    }
 )
 
 

@@ -86,8 +86,15 @@ def test_every_solution_is_there_and_the_oracle_comes_last(gemm: Task) -> None:
         assert signature in "".join(gemm.source(kernel).split())
 
 
+def test_blackwell_has_a_naive_kernel_and_an_oracle(gemm: Task) -> None:
+    solutions = expected(gemm, "b200")
+    assert [(Path(s.file).stem, s.score, s.coverage) for s in solutions] == [("naive", 0.2, 0.0), ("oracle", 0.5, 1.0)]
+    assert oracle(gemm, "b200") is solutions[-1]
+
+
 def test_every_solution_file_is_listed(gemm: Task) -> None:
-    listed = {kernel.file for kernel in (*gemm.solutions["h100"], *gemm.examples["h100"])}
+    groups = (*gemm.solutions.values(), *gemm.examples.values())
+    listed = {kernel.file for group in groups for kernel in group}
     assert listed == {str(path.relative_to(GEMM)) for path in GEMM.rglob("*.cu")}
 
 
