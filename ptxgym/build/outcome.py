@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import resource
 import signal
 
 from ptxgym.build import entry
 from ptxgym.build.diagnostics import Report, read_messages, scrub
 from ptxgym.build.elf import exported_functions
 from ptxgym.build.hints import syntax_hint
-from ptxgym.build.nvcc import MEMORY_BYTES, Products
+from ptxgym.build.nvcc import MAX_FILE_BYTES, MEMORY_BYTES, Products
 from ptxgym.errors import InfrastructureError, ToolchainError
 from ptxgym.sandbox import Completed
 from ptxgym.verdict import Diagnostic, Failure, Severity, Stage, Status
@@ -132,11 +133,15 @@ def _stopped(completed: Completed, said: str, text: str, timeout_s: float) -> Fa
     """A compiler process that a limit ended.
 
     Raises:
-        InfrastructureError: if wall-clock time ran out though the compiler had little CPU time, or it was killed.
+        InfrastructureError: if wall-clock time ran out though the compiler had little CPU time, it was killed, or it
+            could not write files as large as it may.
     """
     if completed.outcome == "exited" and completed.code == 0:
         return None
     ended_by = _ending_signal(completed, said)
+    if ended_by == signal.SIGXFSZ or "File too large" in _of_tools(said):
+        _check_file_size_limit()
+        return _too_large("A file that the compiler writes")
     used_up = (completed.outcome == "timeout" and completed.cpu_s >= timeout_s * 0.5) or (
         ended_by == signal.SIGKILL and completed.cpu_s >= timeout_s * 0.9
     )
@@ -155,14 +160,22 @@ def _stopped(completed: Completed, said: str, text: str, timeout_s: float) -> Fa
             "huge initialised arrays.",
             _at(text, int(front_end["line"]), "out of memory here") if front_end else (),
         )
-    if ended_by == signal.SIGXFSZ:
-        return _too_large("A file that the compiler writes")
     if completed.outcome in ("timeout", "killed") or ended_by in (signal.SIGKILL, signal.SIGTERM):
         raise InfrastructureError(
             f"the compiler was stopped after {completed.wall_s:.0f} s with {completed.cpu_s:.1f} s of CPU time; "
             "is the machine overloaded?"
         )
     return None
+
+
+def _check_file_size_limit() -> None:
+    """Blame the machine for a file that could not be written where it allows smaller ones than we do."""
+    inherited_bytes = resource.getrlimit(resource.RLIMIT_FSIZE)[1]  # the launcher raises the soft limit to it
+    if inherited_bytes != resource.RLIM_INFINITY and inherited_bytes < MAX_FILE_BYTES:
+        raise InfrastructureError(
+            f"the compiler may write files of at most {inherited_bytes:,} bytes here (RLIMIT_FSIZE); it needs up to "
+            f"{MAX_FILE_BYTES:,}: raise the limit with `ulimit -f unlimited` where this process was started from"
+        )
 
 
 def _of_tools(said: str) -> str:

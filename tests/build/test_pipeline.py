@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
+import signal
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from ptxgym.build import Build, build, outcome, pipeline
+from ptxgym.build import Build, build, nvcc, outcome, pipeline
 from ptxgym.build.elf import exported_functions
 from ptxgym.build.nvcc import Products
 from ptxgym.cache import Cache
@@ -277,6 +279,24 @@ def test_what_writes_too_much_is_stopped(compile_text, monkeypatch):
     assert failure.code == "build.too_large_output"
     monkeypatch.setattr("ptxgym.build.nvcc.MAX_FILE_BYTES", 1 << 20)
     assert compile_text(text).code == "build.too_large_output"
+
+
+@pytest.mark.parametrize(
+    "completed",
+    [
+        Completed("signalled", signal.SIGXFSZ, 0.5, 1 << 20, b"", b"", False, 1.0),
+        Completed("exited", 1, 0.5, 1 << 20, b"", b"ld: final link failed: File too large\n", False, 1.0),
+    ],
+)
+def test_a_low_limit_of_the_machine_on_file_sizes_is_not_the_submissions_fault(compile_text, monkeypatch, completed):
+    nothing = Products(Path("/x"), Path("/x"), Path("/x"), completed)
+    monkeypatch.setattr(pipeline, "compile_unit", lambda *_: nothing)
+    for limit in (resource.RLIM_INFINITY, nvcc.MAX_FILE_BYTES):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, limit=limit: (4096, limit))
+        assert compile_text(GOOD + "// large\n").code == "build.too_large_output"
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (204_800, 204_800))
+    with pytest.raises(InfrastructureError, match=r"at most 204,800 bytes.*RLIMIT_FSIZE.*ulimit -f"):
+        compile_text(GOOD + "// large\n")
 
 
 def test_wall_clock_expiry_on_a_busy_host_is_not_the_submissions_fault(compile_text, monkeypatch):
