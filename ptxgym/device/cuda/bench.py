@@ -63,10 +63,12 @@ class Bench:
             self._profilers.expect(more)
         if more < 0:
             return
-        memory = self.tools().memory
+        tools = self.tools()
         for case in announced.cases:
             with self._lock.shared():
-                memory.inputs(announced.task, case)
+                tools.memory.inputs(announced.task, case)
+        with self._lock.shared():
+            tools.judging.rehearse(announced.task)
 
     def tools(self) -> Tools:
         """Return the tools; the first call imports packages and makes the judge's CUDA context.

@@ -11,6 +11,8 @@ from ptxgym.device.protocol import Execution
 from ptxgym.judge.conditions import Case
 from ptxgym.judge.correctness import equal_bytes, expect, passes
 from ptxgym.judge.judge import Judgement, judge_numbers
+from ptxgym.judge.rehearsal import rehearse
+from ptxgym.task import Task
 
 
 class NumberJudge:
@@ -19,6 +21,13 @@ class NumberJudge:
     def __init__(self, xp: Any) -> None:
         """Judge arrays of `xp`: cupy or numpy."""
         self._xp = xp
+        self._rehearsed: set[str] = set()
+
+    def rehearse(self, task: Task) -> None:
+        """Have kernels compiled before a submission waits for them; does nothing the second time."""
+        if task.name not in self._rehearsed:
+            self._rehearsed.add(task.name)
+            rehearse(task, self._xp)
 
     def judge(self, request: Request, executions: Sequence[Execution]) -> Judgement:
         """Judge one execution per case of the request; buffers are regions or arrays of bytes."""

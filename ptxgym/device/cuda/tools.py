@@ -138,6 +138,9 @@ class Clock(Protocol):
 class Judging(Protocol):
     """The judge, bound to where arrays live."""
 
+    def rehearse(self, task: Task) -> None:
+        """Prepare for `task`."""
+
     def judge(self, request: Request, executions: Sequence[Execution]) -> Judgement:
         """Judge without counts."""
 

@@ -10,11 +10,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ptxgym.device.cuda import bench as benches
-from ptxgym.device.cuda import ncu
+from ptxgym.device.cuda import judging, ncu
 from ptxgym.device.cuda.bench import Bench
+from ptxgym.device.cuda.judging import NumberJudge
 from ptxgym.device.cuda.lock import DeviceLock
 from ptxgym.device.cuda.tools import Unusable
 from ptxgym.errors import InfrastructureError
@@ -71,8 +73,8 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     monkeypatch.setattr(ncu, "ProfiledExecutor", Profiler)
     monkeypatch.setattr(ncu, "start", lambda gpu, observe=True: Profiler(observe))
     monkeypatch.setattr(benches, "DeviceLock", functools.partial(DeviceLock, folder=tmp_path))
-    memory = Memory()
-    monkeypatch.setattr(Bench, "tools", lambda self: SimpleNamespace(memory=memory))
+    lent = SimpleNamespace(memory=Memory(), judging=NumberJudge(np))
+    monkeypatch.setattr(Bench, "tools", lambda self: lent)
     made = Bench(fakes.GPU)
     yield made
     made.close()
@@ -132,6 +134,15 @@ def test_inputs_are_drawn_ahead(bench: Bench) -> None:
     assert bench.tools().memory.drawn == []  # type: ignore[attr-defined]
     bench.expect(announced, 1)
     assert bench.tools().memory.drawn == [case.name for case in announced.cases]  # type: ignore[attr-defined]
+
+
+def test_judge_rehearses_once_per_task(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    rehearsed: list[str] = []
+    monkeypatch.setattr(judging, "rehearse", lambda task, xp: rehearsed.append(task.name))
+    announced = fakes.announced("rl")
+    for _ in range(2):
+        bench.expect(announced, 1)
+    assert rehearsed == [announced.task.name]
 
 
 @pytest.mark.parametrize("observe", [True, False])
