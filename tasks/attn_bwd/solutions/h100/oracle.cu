@@ -5,9 +5,9 @@
 // with P = exp(scale · Q·Kᵀ − LSE), dP = dO·Vᵀ, dS = P ∘ (dP − delta). P and dP are computed in both of the latter: two
 // products of seven are the price of sums that need no other CTA.
 //
-// The second kernel computes the transposes, Sᵀ = K·Qᵀ and dPᵀ = V·dOᵀ, because a result of wgmma lies in registers just
-// as its operand A must: Pᵀ and dSᵀ, rounded to BF16, go into the next product without a detour. Its operand B, dO or Q
-// with the tokens as summed dimension, is the tile that is in shared memory already, read as MN-major.
+// The second kernel computes the transposes, Sᵀ = K·Qᵀ and dPᵀ = V·dOᵀ, because a result of wgmma lies in registers
+// just as its operand A must: Pᵀ and dSᵀ, rounded to BF16, go into the next product without a detour. Its operand B, dO
+// or Q with the tokens as summed dimension, is the tile that is in shared memory already, read as MN-major.
 #include <cuda.h>
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -81,8 +81,8 @@ __device__ __forceinline__ void load_tile(Tile& tile, const CUtensorMap* map, ui
 #pragma unroll
   for (int half = 0; half < kHeadDim / kSpan; ++half) {
     asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::
-            "r"(shared_address(tile.half[half])),
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+        "[%0], [%1, {%2, %3}], [%4];" ::"r"(shared_address(tile.half[half])),
         "l"(map), "r"(half * kSpan), "r"(row), "r"(shared_address(barrier))
         : "memory");
   }
@@ -215,7 +215,9 @@ __device__ __forceinline__ void pin(float (&d)[groups][8]) {
 // A 64×64 or 64×128 result of wgmma as one thread has it, 16 columns to a group: element i of group g stands in
 // column 16 g + column_of(i) and row row_of(i) of the warpgroup's 64 (PTX ISA 9.7.15.5.2).
 __device__ __forceinline__ int column_of(int i) { return i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2; }
-__device__ __forceinline__ int row_of(int i) { return threadIdx.x % 128 / 32 * 16 + i / 2 % 2 * 8 + threadIdx.x % 32 / 4; }
+__device__ __forceinline__ int row_of(int i) {
+  return threadIdx.x % 128 / 32 * 16 + i / 2 % 2 * 8 + threadIdx.x % 32 / 4;
+}
 
 // d = a · bᵀ, summed over the 128 dimensions; a group of its own.
 __device__ __forceinline__ void multiply_dimensions(float (&d)[4][8], const Tile& a, const Tile& b) {
@@ -226,7 +228,8 @@ __device__ __forceinline__ void multiply_dimensions(float (&d)[4][8], const Tile
   wgmma_commit();
 }
 
-// d = a · b, summed over the 64 tokens of b, or added to d; a group of its own.
+// d = a · b, summed over the 64 tokens of b, or added to d; a group of its own. The first product overwrites: sums that
+// ordinary instructions set to zero would keep ptxas from leaving a product in flight across blocks (C7515).
 __device__ __forceinline__ void multiply_tokens(float (&d)[8][8], const uint32_t (&a)[4][4], const Tile& b,
                                                 bool accumulate) {
 #pragma unroll
@@ -284,8 +287,8 @@ __device__ __forceinline__ void release(Shared& shared, int slot) {
   if (threadIdx.x % 32 == 0) barrier_arrive(&shared.empty[slot]);
 }
 
-// Round `factor` · sums into a tile that no product reads any more, and send it to token `row` of `map`. Groups of wgmma
-// belong to the warpgroup: when one of its warps has waited for them, they have read the tile for all four.
+// Round `factor` · sums into a tile that no product reads any more, and send it to token `row` of `map`. Groups of
+// wgmma belong to the warpgroup: when one of its warps has waited for them, they have read the tile for all four.
 __device__ __forceinline__ void store(Tile& tile, const CUtensorMap& map, const float (&sums)[8][8], float factor,
                                       int consumer, int row) {
   const int lane = threadIdx.x % 32;
@@ -350,7 +353,8 @@ __global__ void __launch_bounds__(256) statistics(const __nv_bfloat16* O, const 
 }
 
 // Gradients of one consumer's 64 keys. While the tensor cores compute dPᵀ, exponentials are taken; while they compute
-// dV, dSᵀ is formed; and the other consumer fills what gaps remain.
+// dV, dSᵀ is formed; and the other consumer fills what gaps remain. Each block waits for its last product: sums, Sᵀ, Pᵀ
+// and dPᵀ take 224 of 240 registers, too many for an operand that is still in flight (ptxas would serialise: C7512).
 __device__ __forceinline__ void consume_queries(Shared& shared, float (&dk)[8][8], float (&dv)[8][8], int consumer,
                                                 int blocks) {
   const Tile& k = shared.kept[0][consumer];
@@ -497,7 +501,7 @@ backward_queries(const __grid_constant__ CUtensorMap map_q, const __grid_constan
   }
 }
 
-// All heads as one [rows, 128] row-major BF16 matrix, moved in half tiles. No box crosses a head: S is a multiple of 128.
+// All heads as one [rows, 128] row-major BF16 matrix, moved in half tiles. No box crosses a head: 128 divides S.
 CUtensorMap tensor_map(const __nv_bfloat16* matrix, int rows) {
   const cuuint64_t dims[2] = {kHeadDim, static_cast<cuuint64_t>(rows)};
   const cuuint64_t strides[1] = {kHeadDim * sizeof(__nv_bfloat16)};
