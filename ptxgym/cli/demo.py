@@ -30,8 +30,8 @@ def run_demo() -> None:
     """
     config = load_env(ENV)
     script = _script(load_task(config.task), config.arch)
-    for target in native.targets().values():  # minutes, the first time: say so
-        native.build(target, report=lambda line: out.print(plain(line, "dim")))
+    for target in native.targets().values():  # minutes, the first time: before the first turn's clock runs
+        native.build(target)
     with Evaluator("emulator") as evaluator:
         episode = Episode(ENV, evaluator, turns=3)
         task = episode.task

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 from ptxgym.cli.console import Exit, ReaderGone, err, plain
@@ -45,9 +45,11 @@ def _run() -> int:
     output, file = sys.stdout, os.fstat(1).st_ino
     try:
         with _interrupts():
+            from ptxgym import native
             from ptxgym.cli.commands import app
 
-            app()
+            with native.announcing(_announce()):
+                app()
     except SystemExit as ended:
         if sys.stdout is not output or os.fstat(1).st_ino != file:  # typer and rich replace what has no reader
             sys.stdout = output
@@ -89,6 +91,18 @@ def _say(message: str, status: Exit) -> Exit:
     with contextlib.suppress(OSError):
         err.print(plain(f"ptxgym: {message}", "red"))
     return status
+
+
+def _announce() -> Callable[[str], None]:
+    """Return what tells of native parts that are compiled: that takes minutes, but once only."""
+    told: list[str] = []
+
+    def tell(line: str) -> None:
+        with contextlib.suppress(OSError):
+            err.print(plain(line if told else f"{line} (once per machine; it takes some minutes in all)", "dim"))
+        told.append(line)
+
+    return tell
 
 
 @contextlib.contextmanager

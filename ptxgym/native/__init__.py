@@ -21,13 +21,14 @@ Objects and results are keyed by sources, headers, compiler, flags and CPU, sinc
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
 import platform
 import shutil
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
@@ -77,6 +78,27 @@ class Target(Value):
         return sorted(f for folder in folders for f in folder.rglob("*") if f.suffix in _HEADER_SUFFIXES)
 
 
+Listener = Callable[[str], None]
+
+
+def _unheard(line: str) -> None:
+    pass
+
+
+_listener: Listener = _unheard
+
+
+@contextlib.contextmanager
+def announcing(listener: Listener) -> Iterator[None]:
+    """Tell `listener`, while inside, of every target before it is compiled at first use: a line that names it."""
+    global _listener
+    before, _listener = _listener, listener
+    try:
+        yield
+    finally:
+        _listener = before
+
+
 def library(name: str) -> Path:
     """Return the path of the shared library `name`, building it if this machine has not done so yet.
 
@@ -101,7 +123,7 @@ def targets() -> dict[str, Target]:
         if not folder.is_dir() or not any(folder.rglob("*.cpp")):
             continue
         declaration = folder / "native.toml"
-        tables = tomllib.loads(declaration.read_text()) if declaration.exists() else {folder.name: {}}
+        tables = tomllib.loads(declaration.read_text(encoding="utf-8")) if declaration.exists() else {folder.name: {}}
         for key, table in tables.items():
             name = folder.name if key == folder.name else f"{folder.name}/{key}"
             found[name] = _target(name, folder, key, table, declaration)
@@ -117,7 +139,7 @@ def _target(name: str, folder: Path, key: str, table: dict[str, Any], declaratio
         raise ContentError(f"{declaration}, table [{key}]: {wrong}") from error
 
 
-def build_all(report: Callable[[str], None], names: Iterable[str]) -> None:
+def build_all(report: Listener, names: Iterable[str]) -> None:
     """Build the targets `names`; `report` gets a short line for each, and the compiler's warnings.
 
     Raises:
@@ -140,8 +162,11 @@ def _built(name: str, kind: str) -> Path:
     return build(target)
 
 
-def build(target: Target, *, cache: Cache | None = None, report: Callable[[str], None] = lambda line: None) -> Path:
+def build(target: Target, *, cache: Cache | None = None, report: Listener = _unheard) -> Path:
     """Compile and link `target` unless the cache has it; return the path of the result.
+
+    `report` gets a line before something is compiled, and the compiler's warnings; the listener of `announcing` the
+    first alone.
 
     Raises:
         ToolchainError: if there is no C++ compiler, or no CUDA headers where they are needed.
@@ -167,7 +192,9 @@ def build(target: Target, *, cache: Cache | None = None, report: Callable[[str],
         entry = cache.get("native", key, forever=True)
         if entry is not None:
             return entry / target.output
-        report(f"{target.name}: compiling {len(objects)} file{'s' if len(objects) != 1 else ''}")
+        begun = f"{target.name}: compiling {len(objects)} file{'s' if len(objects) != 1 else ''}"
+        report(begun)
+        _listener(begun)
         with cache.staging() as folder, ThreadPoolExecutor(2) as pool:
             compiled = list(
                 pool.map(lambda item: _compile(cache, compiler, flags, *item, report=report), objects.items())
@@ -184,9 +211,7 @@ def build(target: Target, *, cache: Cache | None = None, report: Callable[[str],
         return built / target.output
 
 
-def _compile(
-    cache: Cache, compiler: str, flags: list[str], source: Path, key: str, *, report: Callable[[str], None]
-) -> Path:
+def _compile(cache: Cache, compiler: str, flags: list[str], source: Path, key: str, *, report: Listener) -> Path:
     entry = cache.get("object", key)
     if entry is None:
         with cache.staging() as folder:
@@ -232,7 +257,7 @@ def cpu() -> str:
     """Return what `-march=native` depends on: machine, model name and feature flags of the first CPU."""
     wanted = ("vendor_id", "model name", "flags", "Features", "CPU part")
     described: dict[str, str] = {}
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
         field, _, value = line.partition(":")
         if field.strip() in wanted:
             described.setdefault(field.strip(), value.strip())

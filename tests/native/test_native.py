@@ -41,6 +41,16 @@ def answer(library: Path) -> int:
     return ctypes.CDLL(str(library)).answer()
 
 
+def test_announces_what_is_compiled_while_it_is_listened_to(folder, cache):
+    lines = []
+    with native.announcing(lines.append):
+        native.build(target(folder), cache=cache)
+        native.build(target(folder), cache=cache)
+    assert lines == ["demo: compiling 2 files"]
+    native.build(target(folder, compile_flags=("-DX",)), cache=cache)
+    assert len(lines) == 1
+
+
 def test_builds_a_library_once(folder, cache):
     lines = []
     library = native.build(target(folder), cache=cache, report=lines.append)
