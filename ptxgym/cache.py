@@ -45,6 +45,7 @@ MAX_LEASES = 256
 _KEY = re.compile(r"[0-9a-f]{16,64}\Z")
 _KIND = re.compile(r"[a-z][a-z0-9-]*\Z")
 _MANIFEST = "manifest.json"
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class Cache:
 
         Raises:
             UsageError: if the folder belongs to another user or others may write to it.
-            InfrastructureError: if it cannot be created or written.
+            InfrastructureError: if it cannot be created or read.
         """
         self.root = Path(root).absolute() if root is not None else default_root()
         self.max_bytes = max_bytes
@@ -104,17 +105,25 @@ class Cache:
         self._mutex = threading.RLock()
         self._published_since_trim = 0
         self._estimated_bytes: int | None = None
-        try:
+        with self._explained("create"):
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise InfrastructureError(
-                f"cannot create the cache folder {self.root}: {error.strerror}; "
-                "set PTXGYM_CACHE to a folder of your own"
-            ) from error
         self._check_owner()
-        for name in ("tmp", "locks"):
-            (self.root / name).mkdir(mode=0o700, exist_ok=True)
-        self.sweep()
+        with self._explained("use"):
+            for name in ("tmp", "locks"):
+                (self.root / name).mkdir(mode=0o700, exist_ok=True)
+            self.sweep()
+
+    @contextlib.contextmanager
+    def _explained(self, what: str) -> Iterator[None]:
+        """Say of what the file system refuses inside that it was the cache's, and the way out."""
+        try:
+            yield
+        except OSError as error:
+            way_out = "set PTXGYM_CACHE to a folder of your own"
+            if error.errno in _FULL:
+                way_out = "free some space there, or set PTXGYM_CACHE to a folder on a larger disk"
+            reason = error.strerror or str(error)
+            raise InfrastructureError(f"cannot {what} the cache folder {self.root}: {reason}; {way_out}") from error
 
     def _check_owner(self) -> None:
         status = self.root.stat()
@@ -167,7 +176,8 @@ class Cache:
             InfrastructureError: if the file system refuses.
         """
         entry = self.path(kind, key)
-        size_bytes = _seal(folder)
+        with self._explained("write to"):
+            size_bytes = _seal(folder)
         while True:
             try:
                 entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -188,16 +198,26 @@ class Cache:
 
     @contextlib.contextmanager
     def staging(self) -> Iterator[Path]:
-        """Give a fresh private folder in the cache's file system; whatever is left of it goes away at the end."""
+        """Give a fresh private folder in the cache's file system; whatever is left of it goes away at the end.
+
+        Raises:
+            InfrastructureError: if the folder cannot be made, or the disk is full when the caller fills it.
+        """
         while True:
-            folder = Path(tempfile.mkdtemp(dir=self.root / "tmp"))
-            lease = self._lease(folder)
+            with self._explained("write to"):
+                folder = Path(tempfile.mkdtemp(dir=self.root / "tmp"))
+                lease = self._lease(folder)
             if lease is not None:
                 break  # else a sweeper was faster than our lock
         with self._mutex:
             self._staged[folder] = lease
         try:
             yield folder
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            with self._explained("write to"):
+                raise
         finally:
             _delete(folder)
             with self._mutex:
@@ -210,7 +230,8 @@ class Cache:
         """Hold the exclusive lock `name` among all processes and threads that use this cache."""
         if not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", name):
             raise ValueError(f"not a lock name: {name!r}")
-        descriptor = os.open(self.root / "locks" / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with self._explained("write to"):
+            descriptor = os.open(self.root / "locks" / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
@@ -354,7 +375,7 @@ def _seal(folder: Path) -> int:
             executable = file.stat().st_mode & 0o100
             file.chmod(0o500 if executable else 0o400)
     manifest = folder / _MANIFEST
-    manifest.write_text(json.dumps(sizes))
+    manifest.write_text(json.dumps(sizes), encoding="utf-8")
     manifest.chmod(0o400)
     return sum(sizes.values())
 
@@ -362,7 +383,7 @@ def _seal(folder: Path) -> int:
 def _intact(entry: Path) -> bool:
     """Whether every file of the manifest has its size (a crash of the machine may leave empty files)."""
     try:
-        sizes = json.loads((entry / _MANIFEST).read_text())
+        sizes = json.loads((entry / _MANIFEST).read_text(encoding="utf-8"))
         return all((entry / name).stat().st_size == size for name, size in sizes.items())
     except (OSError, ValueError):
         return False

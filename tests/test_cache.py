@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import signal
@@ -292,4 +293,36 @@ def test_locks_exclude_threads_too(cache):
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(enter, range(8)))
     with pytest.raises(ValueError, match="not a lock name"), cache.lock("../x"):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("number", "way_out"),
+    [(errno.EROFS, "set PTXGYM_CACHE to a folder of your own"), (errno.ENOSPC, "free some space there, or set PTXGYM")],
+)
+def test_a_folder_that_cannot_be_written_is_named_with_the_way_out(cache, monkeypatch, number, way_out):
+    store(cache, key(1))
+
+    def refuse(**_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(cache_module.tempfile, "mkdtemp", refuse)
+    assert Cache(cache.root).get("build", key(1)) is not None  # what is there can still be read
+    with pytest.raises(InfrastructureError, match=f"{cache.root}: {os.strerror(number)}; {way_out}"), cache.staging():
+        pass
+
+
+def test_a_disk_that_fills_up_is_the_caches_and_other_errors_are_not(cache):
+    with pytest.raises(InfrastructureError, match=f"{cache.root}: No space left"), cache.staging():
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with pytest.raises(PermissionError), cache.staging():
+        raise PermissionError(errno.EACCES, "denied")
+    assert list((cache.root / "tmp").iterdir()) == []
+
+
+def test_a_lock_that_cannot_be_made_names_the_cache(cache):
+    with cache.lock("good"):
+        pass
+    (cache.root / "locks" / "bad").mkdir()
+    with pytest.raises(InfrastructureError, match=f"{cache.root}: Is a directory; set PTXGYM_CACHE"), cache.lock("bad"):
         pass

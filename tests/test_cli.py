@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -224,6 +227,37 @@ def test_doctor_finds_a_healthy_machine_and_names_the_fix_of_a_sick_one(
     sick = run("doctor")
     assert sick.code == 3
     assert "✗" in sick.out and "package g++" in " ".join(sick.out.split())
+
+
+def test_native_parts_are_announced_once_where_they_are_compiled(
+    run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    source = tmp_path / "tiny"
+    source.mkdir()
+    (source / "tiny.cpp").write_text("int tiny;\n")
+    tiny = native.Target(name="tiny", folder=source, output="libtiny.so")
+    monkeypatch.setattr(native, "targets", lambda: {"tiny": tiny})
+    monkeypatch.setenv("PTXGYM_CACHE", str(tmp_path / "cold"))
+    first = run("doctor")
+    assert first.err.startswith("tiny: compiling 1 file (once per machine") and first.err.count("\n") == 1
+    assert "compiling" not in first.out
+    assert run("doctor").err == ""
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.ENOSPC])
+def test_doctor_shows_its_table_where_the_cache_cannot_be_written(
+    run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(**_: object) -> str:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(tempfile, "mkdtemp", refuse)
+    ran = run("doctor")
+    said = " ".join(ran.out.split())
+    assert (ran.code, ran.err) == (3, "")
+    assert "✗ cache cannot write to the cache folder" in said
+    assert os.strerror(number).split()[0] in said and "PTXGYM_CACHE" in said
+    assert "✓ packages" in said and "GPU" in said
 
 
 def test_doctor_examines_what_measuring_needs_where_there_is_a_gpu(

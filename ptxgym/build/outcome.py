@@ -70,7 +70,10 @@ def judge_outcome(products: Products, text: str, declaration: str, timeout_s: fl
             f"the CUDA compiler does not accept this host compiler: {scrub(products.said.strip())[:500]}; set CXX"
         )
     if "No space left on device" in products.said:
-        raise InfrastructureError(f"no disk space left for the compiler in {products.ptx.parent}")
+        raise InfrastructureError(
+            f"no disk space left for the compiler in {products.ptx.parent}; free some there, or set PTXGYM_CACHE to a "
+            "folder on a larger disk"
+        )
     return _compile_failure(products.said, report, text, declaration), report
 
 

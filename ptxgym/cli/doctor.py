@@ -50,9 +50,10 @@ def examine() -> bool:
     for name, check in checks.items():
         try:
             result = check()
-        except PtxgymError as error:
+        except (PtxgymError, OSError) as error:
             state = "limited" if name in GPU_CHECKS else "missing"  # the emulator judges without a GPU
-            result = Check(state, str(error).splitlines()[0], "see the message; then run `ptxgym doctor` again")
+            found, _, fix = str(error).splitlines()[0].partition("; ")
+            result = Check(state, found, fix or "see the message; then run `ptxgym doctor` again")
         good = good and result.state != "missing"
         mark, style = _MARKS[result.state]
         table.add_row(plain(mark, style), name, plain(result.found), plain(result.fix))
@@ -105,7 +106,9 @@ def _isolation() -> Check:
 
 
 def _cache() -> Check:
-    stats = Cache().stats()
+    cache = Cache()
+    with cache.staging():  # or say that it cannot be written
+        stats = cache.stats()
     free_gib = shutil.disk_usage(stats.root).free / 2**30
     found = f"{stats.root}: {stats.total_entries} entries, {stats.total_bytes / 2**20:.0f} MiB, {free_gib:.1f} GiB free"
     if free_gib < 1:
