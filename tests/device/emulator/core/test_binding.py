@@ -28,6 +28,9 @@ TENSOR = {
     "STMATRIX",
     "MOVMATRIX",
     "CP_ASYNC",
+    "TCGEN05_MMA",
+    "TCGEN05_LD",
+    "TCGEN05_ST",
 }
 """Their handlers also depend on operands; the instances of the first test cover them."""
 
