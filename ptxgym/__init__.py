@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ptxgym.registration import add_content, make, register_envs
+from ptxgym.registration import add_content, make, register_at_import
 
 if TYPE_CHECKING:
     from ptxgym.env import KernelEnv
@@ -66,4 +66,4 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-register_envs()
+register_at_import()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,27 @@ def register_envs() -> None:
     for name, revision in fresh.items():
         for env_id in (name, pinned_id(name, revision)):
             gym.register(id=env_id, entry_point=ENTRY_POINT, nondeterministic=True, kwargs={"env": name})
+
+
+def register_at_import() -> None:
+    """Register every environment; where the command `ptxgym` is what imports us, leave faults of the content to it.
+
+    A command that needs the content meets the same fault again, and can tell of it in one line.
+
+    Raises:
+        ContentError: as `register_envs`, in any other program.
+    """
+    try:
+        register_envs()
+    except ContentError:
+        if not _starts_command():
+            raise
+
+
+def _starts_command() -> bool:
+    """Whether this process is the command `ptxgym`, or `python -m`, which imports a package before its module."""
+    program = sys.argv[0] if sys.argv else ""
+    return program == "-m" or Path(program).name == "ptxgym"
 
 
 def add_content(path: str | Path) -> None:

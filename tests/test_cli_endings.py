@@ -58,6 +58,27 @@ def test_streams_that_cannot_show_every_character(encoding: str) -> None:
     assert "A·Bᵀ" in utf8.stdout
 
 
+@pytest.mark.parametrize("command", [(COMMAND,), (sys.executable, "-m", "ptxgym.cli")])
+def test_content_that_is_not_there_is_one_line(command: tuple[str, ...]) -> None:
+    for arguments in ("list", "show PTX-Gemm-H100"):
+        done = subprocess.run(
+            [*command, *arguments.split()],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PTXGYM_CONTENT": "/nope"},
+        )
+        said = "ptxgym: PTXGYM_CONTENT names /nope, which is no folder; create it or correct the variable\n"
+        assert (done.returncode, done.stdout, done.stderr) == (Exit.USAGE, "", said)
+    assert shell("ptxgym --version", PTXGYM_CONTENT="/nope").returncode == Exit.OK
+
+
+def test_a_malformed_environment_of_the_user_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "envs").mkdir()
+    (tmp_path / "envs" / "PTX-Bad-H100.toml").write_text("revision = \n")
+    done = shell("ptxgym list", PTXGYM_CONTENT=str(tmp_path))
+    assert done.returncode == Exit.USAGE and done.stderr.count("\n") == 1 and "PTX-Bad-H100.toml" in done.stderr
+
+
 def test_version_is_shown() -> None:
     done = shell("ptxgym --version")
     assert (done.returncode, done.stdout) == (0, f"ptxgym {ptxgym.__version__}\n")

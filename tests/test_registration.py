@@ -107,6 +107,13 @@ def test_malformed_environment_is_named_with_its_key(
     assert os.environ[content.VARIABLE] == "", "the folder stays out, so that others can still be added"
 
 
+def test_a_wrong_variable_is_an_error_of_the_import_with_its_name() -> None:
+    wrong = run_python("import ptxgym", PTXGYM_CONTENT="/nope")
+    assert wrong.returncode == 1
+    assert wrong.stderr.splitlines()[-1].startswith("ptxgym.errors.ContentError: PTXGYM_CONTENT names /nope, which is")
+    assert run_python("import ptxgym", PTXGYM_CONTENT="").returncode == 0
+
+
 def test_unknown_key_and_value_of_an_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = 'revision = 1\ntask = "gemm"\narch = "h100"\ntrns = 3\nstop = "soon"\n'
     monkeypatch.setenv(content.VARIABLE, str(_own_content(tmp_path, "PTX-Odd-H100", text)))
