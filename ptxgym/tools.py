@@ -26,7 +26,7 @@ def run_tool(
     """
     try:
         return subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", env=env
+            command, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", errors="replace", env=env
         )
     except OSError as error:
         raise cannot_start(os.fspath(command[0]), error) from error

@@ -40,7 +40,7 @@ class Products:
     @property
     def ptx_text(self) -> str | None:
         """The PTX, if compilation came that far."""
-        return self.ptx.read_text(errors="replace") if self.ptx.exists() else None
+        return self.ptx.read_text(encoding="utf-8", errors="replace") if self.ptx.exists() else None
 
 
 def flags(arch: str) -> tuple[str, ...]:

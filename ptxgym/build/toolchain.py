@@ -95,7 +95,9 @@ def _root_of(nvcc: Path) -> Path:
 
 def _version(nvcc: Path) -> str | None:
     try:
-        done = subprocess.run([nvcc, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        done = subprocess.run(
+            [nvcc, "--version"], stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", errors="replace"
+        )
     except OSError as error:
         if scarce(error):
             raise cannot_start(str(nvcc), error) from error

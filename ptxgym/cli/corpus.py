@@ -67,6 +67,6 @@ def check_file(file: Path, code: str) -> Checked:
     built = build(text, declaration=_ENTRY, arch=code)
     if isinstance(built, Failure):
         return Checked(failure=built.message)
-    modules = check_module(built.ptx.read_text(), "/kernel.cu")
+    modules = check_module(built.ptx.read_text(encoding="utf-8", errors="replace"), "/kernel.cu")
     refused = dict.fromkeys(str(form) for forms in modules.values() for form in forms)
     return Checked(kernels=len(modules), refused=tuple(refused))

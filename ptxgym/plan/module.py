@@ -70,7 +70,7 @@ def _type_bytes(name: str) -> int:
 
 @functools.lru_cache(maxsize=64)
 def _scanned(ptx: Path, key: str) -> Module:
-    return Module(ptx.read_text(errors="replace"))
+    return Module(ptx.read_text(encoding="utf-8", errors="replace"))
 
 
 def module_of(build: Build) -> Module:

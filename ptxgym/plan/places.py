@@ -22,7 +22,7 @@ def places(build: Build, frames: Sequence[int]) -> tuple[Diagnostic, ...]:
     lines = lines_of(build, frames)[:_SHOWN_LINES]
     if not lines:
         return ()
-    text = build.source.read_text(errors="replace").split("\n")
+    text = build.source.read_text(encoding="utf-8", errors="replace").split("\n")
     return tuple(
         Diagnostic(
             severity=Severity.NOTE if index else Severity.ERROR,
