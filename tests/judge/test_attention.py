@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from ptxgym.device.protocol import Execution
+from ptxgym.judge import correctness
 from ptxgym.judge.conditions import Case, Conditions, conditions
 from ptxgym.judge.correctness import Comparison, compare, expect
 from ptxgym.judge.explain import explain
@@ -119,6 +120,15 @@ def test_causes_are_named(name: str, label: str, output: str, words: str) -> Non
     found = attention.kernel(name)(expected.values, fault=attention.faults(name)[label])
     comparison = compared(name, case, found)[output]
     assert words in " ".join(explain(comparison, expected, task.reference()))
+
+
+def test_the_whole_allows_for_roundings_of_few_rows_alone() -> None:
+    alike = np.full((2, 50, 4), 0.5)
+    one = np.zeros((2, 50, 4))
+    one[1, 7] = 0.5
+    assert correctness._chance(alike) == pytest.approx(np.linalg.norm(alike) / 10)
+    assert correctness._chance(one) == pytest.approx(np.linalg.norm(one)) == 1.0
+    assert correctness._chance(np.zeros((2, 50))) == 0.0
 
 
 def table(secrets: int) -> str:
