@@ -279,9 +279,7 @@ Step commit(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
     }
     cta.async.post(cta, std::move(op), tcgen05_queue(warp, lane));
   }
-  // Here the tensor core may be done at once. On hardware it takes long enough for all warps that wait for the barrier to
-  // come to their wait: they get their turn before the issuer can run through another phase.
-  return Step::Yield;
+  return Step::Next;
 }
 
 }  // namespace

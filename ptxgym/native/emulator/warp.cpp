@@ -70,6 +70,11 @@ bool release_parked(const Program& program, Warp& w) {
   return freed != 0;
 }
 
+// Arrivals on mbarriers. Without delays, what they announce is done at once. On hardware it takes long enough for all
+// warps that wait for the phase to come to their wait: they get their turn before the arriving warp can run through
+// another one, which by parity would look as if the first had never been.
+bool arrives(uint16_t op) { return op == OP_MBAR_ARRIVE || op == OP_MBAR_EXPECT_TX || op == OP_TCGEN05_COMMIT; }
+
 void stuck_apart(Cta& cta, Warp& w) {
   const int lane = first_lane(w.parked), pc = w.pc[lane];
   uint32_t here = 0;
@@ -124,6 +129,7 @@ Turn run_warp(Cta& cta, Warp& w, int64_t quantum) {
     w.blocked &= ~w.retry;
     w.retry = 0;
   }
+  const bool arrivals_end_turns = cta.grid.policy == Policy::Eager;
   bool stop = false;
   while (!stop && left > 0) {
     const uint32_t runnable = w.live & ~(w.blocked | w.parked);
@@ -165,7 +171,9 @@ Turn run_warp(Cta& cta, Warp& w, int64_t quantum) {
       if (mask) {
         if (watched && watched[pc]) cta.shadow->registers(w, pc);
         if (suspects && suspects[pc]) check_suspect(cta, w, inst, mask);
+        const uint64_t events = cta.events;
         step = slot.handler(cta, w, inst, mask);
+        if (arrivals_end_turns && step == Step::Next && cta.events != events && arrives(inst.op)) step = Step::Yield;
       }
       uint32_t done = mask;
       switch (step) {

@@ -202,3 +202,15 @@ def test_commit_to_the_wrong_barrier_is_a_hang_that_names_it() -> None:
     assert done.launch.outcome.name == "HANG"
     assert "1 of 1 arrivals missing" in done.message("emulator.deadlock")
     assert "tcgen05.commit" in done.message("tcgen05.commit_unseen")
+
+
+def test_fair_schedule_lets_waiters_see_every_phase() -> None:
+    """All warps wait by parity for a barrier that one of them drives, as published kernels do: a warning, no hang."""
+    body = operands()
+    for turn in range(4):
+        body.add(f"setp.ne.u32 q, tid, 0;\n@q bra WAITERS{turn};\n{ISSUE}\n{COMMIT}\nWAITERS{turn}:").wait(
+            parity=turn % 2
+        )
+    done = run(freed(body), DATA)
+    assert done.ok, done.codes()
+    assert done.codes() == {"mbarrier.phase_skipped"}
