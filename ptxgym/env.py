@@ -91,7 +91,7 @@ class KernelEnv(gym.Env[Observation, str]):
             stop: Overrides the stop rule: `never`, `target_ok` or `speedup:<x>`.
             feedback_bytes: Overrides the cap of each feedback.
             device: `auto` (a GPU of the task's generation where there is one), `emulator` or `cuda`.
-            tier: How a GPU measures: `rl`, `standard` or `publish`.
+            tier: How a GPU measures: `rl`, `standard` or `publish`; where kernels are emulated, `standard` alone.
             evaluator: Instead of the one that this process shares; it is not closed with the environment.
             render_mode: `ansi`: `render()` returns the feedback.
 
@@ -108,6 +108,7 @@ class KernelEnv(gym.Env[Observation, str]):
             raise UsageError(f"render_mode must be None or 'ansi', not {render_mode!r}")
         self.render_mode = render_mode
         self._evaluator: Evaluator | None = evaluator or Evaluator.shared(device, tier)
+        self._evaluator.check_measures(self.config.arch)
         self._episode: Episode | None = None
         self._over = False
         self._feedback = ""

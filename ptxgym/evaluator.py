@@ -66,7 +66,8 @@ class Evaluator:
             device: `auto` (a GPU of the architecture where there is one, else the emulator), `emulator`, `cuda`, or a
                 device of the caller's.
             tier: How a GPU measures: `rl` (counts by the emulator; only what is right and runs on target instructions
-                is timed), `standard` (counts by Nsight Compute), `publish` (the same, or an error; more pairs).
+                is timed), `standard` (counts by Nsight Compute), `publish` (the same, or an error; more pairs). Where
+                kernels are emulated only `standard`, the default, is accepted: nothing is measured.
             secret: From which inputs and hidden shapes are drawn; by default the run's (`PTXGYM_SECRET`, or one drawn
                 now, which processes started from here on share).
             epoch: Evaluations of one epoch share their conditions.
@@ -80,6 +81,8 @@ class Evaluator:
             check_device(device)
         self._chosen = device
         self._tier = check_tier(tier)
+        if device not in ("auto", "cuda") and self._tier != "standard":
+            raise UsageError(_no_tier(self._tier, "the device chosen does not measure"))
         if secret is None:
             secret = run_secret()  # here, so that vector environments fork or spawn with it
         if not secret:
@@ -127,6 +130,17 @@ class Evaluator:
             return None
         raise UsageError(f"device 'cuda': {_unusable(missing) if found is not None else why_none(arch)}")
 
+    def check_measures(self, arch: str) -> None:
+        """Accept the tier for kernels for `arch`.
+
+        Raises:
+            UsageError: if a tier other than `standard` was asked for and such kernels are emulated here.
+        """
+        if self._tier == "standard" or self.gpu(arch) is not None:
+            return
+        missing = missing_packages() if gpu_for(arch) is not None else ()
+        raise UsageError(_no_tier(self._tier, _unusable(missing) if missing else why_none(arch)))
+
     def evaluate(self, text: str, task: Task | str, arch: str = "h100", workload: str | None = None) -> Verdict:
         """Judge `text`.
 
@@ -140,13 +154,14 @@ class Evaluator:
 
         Raises:
             UnknownNameError: if task, architecture or workload does not exist.
-            UsageError: if `text` is no `str`, the workload is not for this device, or the evaluator is closed.
+            UsageError: if `text` is no `str`, workload or tier are not for this device, or the evaluator is closed.
             InfrastructureError: if the machine failed; try again.
         """
         if not isinstance(text, str):
             raise UsageError(f"a submission is a str, not {type(text).__name__}")
         task = load_task(task) if isinstance(task, str) else task
         load_arch(arch)
+        self.check_measures(arch)
         gpu = self.gpu(arch)
         workload = workload or default_workload(task, gpu)
         self.check_workload(task, workload, arch)
@@ -361,6 +376,10 @@ def _importable(module: str) -> bool:
 
 def _unusable(missing: tuple[str, ...]) -> str:
     return f'{", ".join(missing)} {"are" if len(missing) > 1 else "is"} not installed: pip install "ptxgym[gpu]"'
+
+
+def _no_tier(tier: Tier, why: str) -> str:
+    return f"tier {tier!r} is how a GPU measures, but kernels are emulated here: {why}; leave the tier out"
 
 
 def default_workload(task: Task, gpu: Gpu | None) -> str:

@@ -229,6 +229,20 @@ def test_doctor_finds_a_healthy_machine_and_names_the_fix_of_a_sick_one(
     assert "✗" in sick.out and "package g++" in " ".join(sick.out.split())
 
 
+@pytest.mark.parametrize("device", ["auto", "emulator"])
+def test_a_tier_is_refused_where_nothing_is_measured(
+    run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, device: str
+) -> None:
+    monkeypatch.setattr("ptxgym.evaluator.gpu_for", lambda _: None)
+    file = tmp_path / "kernel.cu"
+    file.write_text("")
+    for tier in ("publish", "rl"):
+        refused = run("eval", file, *ENV, "--device", device, "--tier", tier)
+        assert (refused.code, refused.out) == (2, "")
+        assert refused.err.startswith(f"ptxgym: tier '{tier}' is how a GPU measures, but kernels are emulated here: ")
+    assert run("eval", file, *ENV, "--device", device).code == 1
+
+
 def test_native_parts_are_announced_once_where_they_are_compiled(
     run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

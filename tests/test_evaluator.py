@@ -11,8 +11,11 @@ import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import gymnasium as gym
 import pytest
 
+import ptxgym  # noqa: F401  (registers the environments)
+from ptxgym.device.cuda.model import Tier
 from ptxgym.device.protocol import Execution, RunOptions
 from ptxgym.errors import InfrastructureError, UnknownNameError, UsageError, WorkerDied
 from ptxgym.evaluator import RANDOM_SCHEDULES, Evaluator
@@ -284,6 +287,27 @@ def test_usage_errors_name_the_value_and_the_way_out() -> None:
         Evaluator("gpu")
     with pytest.raises(UsageError, match="secret is empty"):
         Evaluator(ScriptedDevice(), secret="")
+
+
+@pytest.mark.parametrize("tier", ["rl", "publish"])
+def test_a_tier_that_measures_is_refused_where_kernels_are_emulated(
+    tier: Tier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ptxgym.evaluator.gpu_for", lambda _: None)
+    with pytest.raises(UsageError, match=f"tier '{tier}' is how a GPU measures.*does not measure; leave the tier out"):
+        Evaluator("emulator", tier=tier)
+    with pytest.raises(UsageError, match=f"tier '{tier}'.*does not measure"):
+        Evaluator(ScriptedDevice(), tier=tier)
+    with (
+        Evaluator("auto", tier=tier) as evaluator,
+        pytest.raises(UsageError, match=f"tier '{tier}'.*emulated here: .*; leave the tier out"),
+    ):
+        evaluator.evaluate(TEXT, "gemm")
+    with pytest.raises(UsageError, match=f"tier '{tier}'"):
+        gym.make("PTX-Gemm-H100", tier=tier)
+    with Evaluator("emulator", tier="standard") as evaluator:
+        evaluator.check_measures("h100")
+    gym.make("PTX-Gemm-H100").close()
 
 
 def test_shared_evaluator_lives_as_long_as_someone_holds_it() -> None:
