@@ -83,7 +83,8 @@ def build(
         view = compiler_files(toolchain, host, host_version, cache)
         products = compile_unit(toolchain, host, view, entry.translation_unit(text, declaration), arch, job, timeout_s)
         preprocessed = job / "kernel.cpp4.ii"  # of the host pass
-        if unconfined and preprocessed.exists() and has_host_assembly(preprocessed.read_text(encoding="utf-8", errors="replace")):
+        text_seen = preprocessed.read_text(encoding="utf-8", errors="replace") if preprocessed.exists() else ""
+        if unconfined and has_host_assembly(text_seen):
             return failure("build.host_asm", _HOST_ASM, ())
         refusal, report = judge_outcome(products, text, declaration, timeout_s)
         if refusal is not None:
