@@ -141,7 +141,9 @@ Step for_spaces(Cta& cta, Warp& w, const Inst& inst, uint32_t mask, Kind kind, u
     Space space = stated;
     uint32_t lanes = left;
     uint64_t window = 0;
-    if (stated == S_GENERIC) {
+    if (stated == S_GLOBAL) {
+      // its addresses are what they say
+    } else if (stated == S_GENERIC) {
       collect(addresses, w, inst, left, 0);
       space = space_of_generic(addresses.of(first_lane(left)));
       if (space_of_generic(addresses.low) != space || space_of_generic(addresses.high) != space) {
@@ -158,7 +160,7 @@ Step for_spaces(Cta& cta, Warp& w, const Inst& inst, uint32_t mask, Kind kind, u
       space = S_SHARED;
     }
     Cta* owner = &cta;
-    if (cta.cluster && space == S_SHARED && stated != S_SHARED && inst.a >= 0) {
+    if (__builtin_expect(cta.cluster != nullptr, false) && space == S_SHARED && stated != S_SHARED && inst.a >= 0) {
       owner = owner_of(cta, w, inst, lanes, window, kind, addresses);
       if (!owner) return Step::Fault;
     } else if (stated != S_GENERIC || window || lanes != left) {

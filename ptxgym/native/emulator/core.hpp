@@ -147,8 +147,6 @@ struct Wait {
 struct Warp {
   uint8_t* regs = nullptr;
   int id = 0;             // within the CTA
-  uint16_t label = 0;     // names the warp in histories: its id; in a cluster also the rank of its CTA
-  Cta* home = nullptr;
   int cur = 0;            // index of the instruction that executes now
   int next_pc = 0;        // target of Step::Jump
   uint32_t group = 0;     // lanes at `cur` in this step, guard true or not
@@ -164,9 +162,11 @@ struct Warp {
   uint64_t seen_events = 0;  // value of Cta::events when the blocked lanes last tried
   uint32_t timed_out = 0;    // lanes whose try_wait reports failure instead of waiting again: nothing else can run
   int skip_pc = -1;          // fairness: the next group is chosen among lanes beyond this instruction
+  int polls = 0;             // polling instructions (test_wait, volatile loads, ...) since the scheduler last chose
+  uint16_t label = 0;     // names the warp in histories: its id; in a cluster also the rank of its CTA
+  Cta* home = nullptr;
   uint32_t cluster_arrived = 0;  // lanes that arrived in the current phase of barrier.cluster
   uint32_t cluster_passed = 0;   // lanes whose phase of barrier.cluster is complete, and that have not waited for it yet
-  int polls = 0;             // polling instructions (test_wait, volatile loads, ...) since the scheduler last chose
 
   template <class T>
   T* reg(int32_t offset) {
@@ -283,11 +283,6 @@ struct Cta {
   const Program& program;
   uint64_t linear = 0;
   uint32_t id[3] = {};
-  Cluster* cluster = nullptr;  // nullptr: the launch has no clusters
-  uint32_t rank = 0;           // %cluster_ctarank
-  uint32_t tag = 0;            // rank << RANK_SHIFT: upper bits of own shared addresses
-  uint64_t unit = 0;           // what is scheduled and proved independent: linear index of the cluster, or of the CTA
-  bool ended = false;          // every warp has exited
   std::vector<uint8_t> smem;  // addressed from 0; valid are [SMEM_BASE, smem_end)
   uint32_t smem_end = 0;
   std::vector<Warp> warps;
@@ -314,6 +309,11 @@ struct Cta {
   uint64_t* multiply_adds = nullptr;  // per instruction: of those whose shape is known at run time only (tcgen05.mma)
   uint64_t tma_bytes = 0;  // tensor and bulk copies, both directions
   size_t hot_buffer = 0;   // last buffer that was accessed
+  Cluster* cluster = nullptr;  // nullptr: the launch has no clusters
+  uint32_t rank = 0;           // %cluster_ctarank
+  uint32_t tag = 0;            // rank << RANK_SHIFT: upper bits of own shared addresses
+  uint64_t unit = 0;           // what is scheduled and proved independent: linear index of the cluster, or of the CTA
+  bool ended = false;          // every warp has exited
 
   Cta(Grid&, const Program&);
   void start(uint64_t linear_index);  // takes the CTA's place in the grid: fresh registers, memory, barriers

@@ -225,7 +225,7 @@ class ShadowState final : public Shadow {
     Touch access;
   };
   WarpState& of(const Warp& w) {
-    if (w.home != &cta_) return static_cast<ShadowState&>(*w.home->shadow).of(w);
+    if (__builtin_expect(w.home != &cta_, false)) return static_cast<ShadowState&>(*w.home->shadow).of(w);
     return warps_[static_cast<size_t>(w.id)];
   }
   const Warp& labelled(uint16_t label) const {
