@@ -179,7 +179,7 @@ def _outputs(outputs: Sequence[OutputError]) -> Iterable[str]:
             f"worst at {output.worst_region}" if output.worst_region else "",
             f"pattern: {output.pattern}" if output.pattern else "",
             f"on draw {output.draw}" if output.draw else "",
-            f"closeness {output.closeness:.2f} (1 is right, 0 is as good as a trivial guess)",
+            f"closeness {output.closeness:.2f} (1 is right, 0.75 the most where it is wrong, 0 a trivial guess)",
             "PTXBench's tolerance would accept it" if output.ptxbench_ok else "",
         ]
         yield f"{output.name}: " + "; ".join(fact for fact in facts if fact)

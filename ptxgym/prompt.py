@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ptxgym.device.cuda.model import Tier
 from ptxgym.envs import EnvConfig
+from ptxgym.judge.correctness import CLOSENESS_STEPS
 from ptxgym.judge.evidence import TARGET_COVERAGE
 from ptxgym.plan import device_profile
 from ptxgym.reward import CLOSE_SCORE, CORRECT_SCORE, COVERAGE_SCORES, RAN_SCORE, REDUNDANCY_LIMIT, TARGET_SCORE
@@ -181,7 +182,8 @@ def _score(arch: Arch) -> Iterable[str]:
         "- 0: rejected, does not compile, refused launch, instruction that the emulator lacks, fault, hang, "
         "over budget, hazard, changed input, no output written"
     )
-    yield f"- {RAN_SCORE:.2f} to {RAN_SCORE + CLOSE_SCORE:.2f}: runs clean but wrong, by how close the output is"
+    closest = RAN_SCORE + CLOSE_SCORE * (1 - 1 / CLOSENESS_STEPS)
+    yield f"- {RAN_SCORE:.2f} to {closest:.3f}: runs clean but wrong, by how close the output is"
     yield f"- {CORRECT_SCORE:.2f}: right on every draw and size"
     yield f"- right, and {families} does a share of the multiply-adds: {parts}"
     yield f"- {TARGET_SCORE:.2f}: right, and {families} does what is required above"

@@ -19,7 +19,8 @@ from ptxgym.verdict import Evidence, FamilyCount, Finding, OutputError, Severity
 
 RAN_SCORE = 0.05
 CLOSE_SCORE = 0.10
-"""On top of `RAN_SCORE`, times the closeness."""
+"""On top of `RAN_SCORE`, times the closeness, which is below 1 for every wrong output."""
+SCORE_DECIMALS = 6
 CORRECT_SCORE = 0.20
 COVERAGE_SCORES = ((0.9, 0.45), (0.5, 0.40), (0.1, 0.30))
 """(share of the operator's multiply-adds that target instructions are credited with, score from there on)."""
@@ -49,8 +50,8 @@ def score(
     """Return the score in [0, 1] of a verdict with these parts.
 
     0 agent's fault, an error-severity finding, or no element of any output written; 0.05 ran clean but wrong; up to
-    0.15 close; 0.20 correct; 0.30, 0.40 and 0.45 correct with a credited coverage of 0.1, 0.5 and 0.9; 0.50
-    `target_ok`; up to 1 with speed on top of that.
+    0.125 close; 0.20 correct; 0.30, 0.40 and 0.45 correct with a credited coverage of 0.1, 0.5 and 0.9; 0.50
+    `target_ok`; up to 1 with speed on top of that. Rounded to six decimals, so that it prints as it is meant.
 
     Raises:
         ValueError: if the status is `infra`: the machine failed, and that is never a number.
@@ -63,13 +64,14 @@ def score(
         if outputs and not any(output.written for output in outputs):
             return 0.0
         closeness = min((output.closeness for output in outputs if not output.ok), default=0.0)
-        return RAN_SCORE + CLOSE_SCORE * min(1.0, max(0.0, closeness))
+        return round(RAN_SCORE + CLOSE_SCORE * min(1.0, max(0.0, closeness)), SCORE_DECIMALS)
     if status is not Status.OK:
         return 0.0
     if evidence is None:
         return CORRECT_SCORE
     if evidence.target_ok:
-        return TARGET_SCORE + (1.0 - TARGET_SCORE) * (speed_share(timing) if timing else 0.0)
+        share = speed_share(timing) if timing else 0.0
+        return round(TARGET_SCORE + (1.0 - TARGET_SCORE) * share, SCORE_DECIMALS)
     credited = credited_coverage(evidence)
     return next((value for least, value in COVERAGE_SCORES if credited >= least), CORRECT_SCORE)
 

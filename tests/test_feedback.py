@@ -139,6 +139,7 @@ def test_errors_come_before_warnings() -> None:
 
 def test_outputs_and_evidence_are_tables_with_the_reason() -> None:
     text = render(full(1))
+    assert "0.75 the most where it is wrong" in text
     assert "O0" in text and "WRONG" in text and "1.50e+00 / 1.00e-03" in text and "inf / 2.00e-03" in text
     assert "worst at O[0:64, 0:64]; pattern: whole tiles" in text and "fits: twice too large" in text
     assert "coverage 0.40: target instructions did 400 of 1,000" in text

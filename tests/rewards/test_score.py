@@ -97,7 +97,14 @@ closenesses = st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])
     ],
 )
 def test_ladder(status: Status, parts: dict[str, object], expected: float) -> None:
-    assert score(status, **parts) == pytest.approx(expected, abs=1e-9)  # type: ignore[arg-type]
+    assert score(status, **parts) == expected  # type: ignore[arg-type]
+
+
+@given(st.one_of(closenesses, shares), timings)
+def test_scores_have_few_decimals(closeness: float, time: Timing) -> None:
+    wrong = score(Status.WRONG_OUTPUT, [output(closeness)])
+    fast = score(Status.OK, (), evidence(1.0, target_ok=True), (), time)
+    assert all(len(f"{value!r}".partition(".")[2]) <= 6 or "e" in f"{value!r}" for value in (wrong, fast))
 
 
 @pytest.mark.parametrize("status", FAULTS)
