@@ -17,6 +17,7 @@ CUDA_LABELS = frozenset({"cuda", "cu", "cpp", "c++", "cc", "cxx", "c", "cuda-cpp
 
 _FENCE = re.compile(r"^[ \t]{0,3}(?P<marks>`{3,}|~{3,})[ \t]*(?P<label>[^\s`{]*)[^\n`]*$", re.MULTILINE)
 _LOOKS_LIKE_KERNEL = re.compile(r'__global__|\bextern\s*"C"|#\s*include\s*[<"]cuda')
+_NOT_TEXT = re.compile(r"[\x00-\x08\x0e-\x1f\x7f\ud800-\udfff]")
 _BACKTICKS = re.compile(r"^[ \t]*```", re.MULTILINE)
 _IF = re.compile(r"^[ \t]*#[ \t]*if", re.MULTILINE)
 _ENDIF = re.compile(r"^[ \t]*#[ \t]*endif", re.MULTILINE)
@@ -94,24 +95,26 @@ def check_text(text: str, max_bytes: int = MAX_SOURCE_BYTES) -> Failure | None:
         return _failure(
             "submission.too_large", f"The file has {size:,} bytes; at most {max_bytes:,} are accepted. Shorten it."
         )
-    bad = next(
-        (c for c in text if (c < " " and c not in "\t\n\r\f\v") or c == "\x7f" or "\ud800" <= c <= "\udfff"), None
-    )
+    bad = _NOT_TEXT.search(text)
     if bad is not None:
-        what = (
-            "is UTF-16" if _is_utf16(text) else f"holds the character U+{ord(bad):04X}, so it is not plain UTF-8 text"
-        )
+        what = "is UTF-16" if _is_utf16(text) else f"{_named(bad)}, so it is not plain UTF-8 text"
         return _failure("submission.not_text", f"The file {what}. Send the source text of one .cu file in UTF-8.")
     if not text.strip("\ufeff \t\n\r\f\v"):
         return _failure("submission.empty", "The file is empty. Send the source text of one .cu file.")
     return _markdown(text)
 
 
+def _named(bad: re.Match[str]) -> str:
+    """Say what a character is and where; bytes that were no UTF-8 come as U+DC80 to U+DCFF (PEP 383)."""
+    code, line = ord(bad.group()), bad.string.count("\n", 0, bad.start()) + 1
+    what = f"byte 0x{code - 0xDC00:02X}" if 0xDC80 <= code <= 0xDCFF else f"character U+{code:04X}"
+    return f"holds the {what} in line {line}"
+
+
 def _is_utf16(text: str) -> bool:
     """Whether the bytes of UTF-16 were taken for UTF-8: every other one of ASCII text is 0."""
-    return text.startswith(("\udcff\udcfe", "\udcfe\udcff")) or max(text[::2].count("\0"), text[1::2].count("\0")) > (
-        len(text) // 4
-    )
+    few, many = sorted((text[::2].count("\0"), text[1::2].count("\0")))
+    return text.startswith(("\udcff\udcfe", "\udcfe\udcff")) or many > max(1, len(text) // 4, 4 * few)
 
 
 def _markdown(text: str) -> Failure | None:

@@ -52,7 +52,21 @@ FENCES_THAT_COMPILERS_SKIP = [
 def test_utf16_is_called_so():
     for encoding in ("utf-16", "utf-16-le", "utf-16-be"):
         assert "is UTF-16" in check_text(KERNEL.encode(encoding).decode("utf-8", "surrogateescape")).message
-    assert "is UTF-16" not in check_text(KERNEL + "\0").message
+    for text in (KERNEL + "\0", "\0", "a\0b", "\0" * 8):
+        assert "is UTF-16" not in check_text(text).message
+
+
+@pytest.mark.parametrize(
+    ("raw", "named"),
+    [
+        (b"// h\xf6he\n", "the byte 0xF6 in line 1,"),
+        (KERNEL.encode() + b"//\n// \x80\n", "the byte 0x80 in line 4,"),
+        (b"int x;\n\0", "the character U+0000 in line 2,"),
+        (b"\n\n// \x1b[31m", "the character U+001B in line 3,"),
+    ],
+)
+def test_what_is_no_text_is_named_with_its_line(raw, named):
+    assert named in check_text(raw.decode("utf-8", "surrogateescape")).message
 
 
 def test_a_fence_is_named_with_its_line():

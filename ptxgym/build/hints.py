@@ -14,13 +14,14 @@ def syntax_hint(source_line: str | None) -> str:
     """Return a sentence on what is wrong with the line of a syntax error, or nothing where it looks like code."""
     if source_line is None:
         return ""
-    line = source_line.strip()
+    line = source_line.strip(" \t\r\n\f\v")  # what is white space to a compiler, no more
     for letter in line:
         if letter in _STRAIGHT:
             return f"the line holds the typographic character {letter} (U+{ord(letter):04X}): write {_STRAIGHT[letter]}"
         if unicodedata.category(letter) in ("Cf", "Zs") and letter != " ":
             name = unicodedata.name(letter, "an invisible character").lower()
-            return f"the line holds the invisible character U+{ord(letter):04X} ({name}): remove it"
+            way_out = "remove it" if unicodedata.category(letter) == "Cf" else "write a plain space"
+            return f"the line holds the invisible character U+{ord(letter):04X} ({name}): {way_out}"
     if _SENTENCE.match(line) and not _CODE.search(line):
         return "the line looks like prose: send the bare text of the file, and write remarks as // comments"
     return ""

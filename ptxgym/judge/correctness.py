@@ -171,7 +171,7 @@ class Comparison:
 
     @property
     def closeness(self) -> float:
-        """1 − error ÷ error of the best trivial predictor, in [0, 1], in steps of ¼; 1 only where the output is right."""
+        """1 − error ÷ error of the best trivial predictor, in [0, 1], in steps of ¼; 1 only if the output is right."""
         relative = self.relative_error
         close = 1.0 - relative / self.expected.predictor_error if np.isfinite(relative) else 0.0
         steps = round(CLOSENESS_STEPS * min(1.0, max(0.0, close)))

@@ -190,7 +190,9 @@ def test_an_error_inside_asm_text_is_located_by_its_opcode(compile_text):
         ("It's fast, and uses one thread per element.", "looks like prose"),
         ("int x = “text”;", 'U+201C): write "'),
         ("int\u200b x;", "U+200B (zero width space): remove it"),
-        ("int\u00a0x;", "U+00A0 (no-break space): remove it"),
+        ("int\u00a0x;", "U+00A0 (no-break space): write a plain space"),
+        ("\u00a0int x;\u00a0", "U+00A0 (no-break space): write a plain space"),
+        (" \tint x;\r", ""),
         ("C[0] = missing;", ""),
         ("__global__ void fill(int n) {", ""),
         ("Kernel kernel", ""),
@@ -204,6 +206,8 @@ def test_hints_on_lines_that_are_no_code(line, hint):
 
 
 def test_prose_around_the_code_is_called_so(compile_text):
+    spaced = compile_text(GOOD + "\u00a0int x;\n").message
+    assert f"at line {GOOD.count(chr(10)) + 1}: " in spaced and "U+00A0 (no-break space)" in spaced
     assert "the line looks like prose" in compile_text("Here is the kernel you asked for:\n" + GOOD).message
     assert isinstance(compile_text("\ufeff" + GOOD), Build), "a byte order mark is no part of the text"
 
