@@ -79,6 +79,18 @@ def test_a_malformed_environment_of_the_user_is_one_line(tmp_path: Path) -> None
     assert done.returncode == Exit.USAGE and done.stderr.count("\n") == 1 and "PTX-Bad-H100.toml" in done.stderr
 
 
+def test_the_package_itself_is_the_command() -> None:
+    for module in ("ptxgym", "ptxgym.cli"):
+        done = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True, cwd="/")
+        assert (done.returncode, done.stdout) == (0, f"ptxgym {ptxgym.__version__}\n")
+
+
+def test_help_shows_a_value_only_for_what_takes_one() -> None:
+    lines = shell("ptxgym eval --help").stdout.splitlines()
+    assert not any("<bool>" in line for line in lines if "--json" in line or "--notes" in line)
+    assert any("--env" in line and "ID" in line for line in lines)
+
+
 def test_version_is_shown() -> None:
     done = shell("ptxgym --version")
     assert (done.returncode, done.stdout) == (0, f"ptxgym {ptxgym.__version__}\n")

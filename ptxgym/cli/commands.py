@@ -23,6 +23,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+_FLAG = ""
+"""Metavar of what takes no value."""
 EnvOption = Annotated[str, typer.Option("--env", metavar="ID", help="Such as PTX-Gemm-H100; see `ptxgym list`.")]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, emulator or cuda.")]
 TierOption = Annotated[str, typer.Option("--tier", help="How a GPU measures: rl, standard or publish.")]
@@ -37,7 +39,10 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and end.")
+        bool,
+        typer.Option(
+            "--version", metavar=_FLAG, callback=_show_version, is_eager=True, help="Show the version and end."
+        ),
     ] = False,
 ) -> None:
     pass
@@ -66,9 +71,9 @@ def eval_(
     env: EnvOption,
     device: DeviceOption = "auto",
     tier: TierOption = "standard",
-    json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
+    json: Annotated[bool, typer.Option("--json", metavar=_FLAG, help="Print the verdict as JSON.")] = False,
     notes: Annotated[
-        bool, typer.Option("--notes", help="Show findings that real, fast kernels get away with.")
+        bool, typer.Option("--notes", metavar=_FLAG, help="Show findings that real, fast kernels get away with.")
     ] = False,
 ) -> None:
     """Judge one kernel file; exit 0 ok, 1 the submission failed, 2 usage, 3 the machine failed."""
@@ -92,7 +97,7 @@ def eval_(
 @app.command()
 def verify(
     env: Annotated[str | None, typer.Option("--env", metavar="ID", help="Only this environment.")] = None,
-    all_: Annotated[bool, typer.Option("--all", help="Every environment.")] = False,
+    all_: Annotated[bool, typer.Option("--all", metavar=_FLAG, help="Every environment.")] = False,
     device: DeviceOption = "emulator",
 ) -> None:
     """Check that every proven solution and teaching kernel still gets the verdict that its task names.
@@ -137,7 +142,9 @@ def doctor() -> None:
 
 @app.command()
 def cache(
-    clear: Annotated[bool, typer.Option("--clear", help="Remove everything that no process has in use.")] = False,
+    clear: Annotated[
+        bool, typer.Option("--clear", metavar=_FLAG, help="Remove everything that no process has in use.")
+    ] = False,
 ) -> None:
     """Show what is cached and where."""
     from ptxgym.cli.listing import show_cache

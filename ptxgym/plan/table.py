@@ -28,7 +28,8 @@ _NAME_WIDTH = 100
 def plan_table(plan: LaunchPlan) -> str:
     """Return `plan` as text of a few lines per buffer, tensor map and operation; no addresses, deterministic."""
     axes = " ".join(f"{name}={value}" for name, value in plan.axes.items())
-    parts = [f"plan of {len(plan.operations)} operations on {plan.device_profile}, {axes}".rstrip(", ")]
+    count = f"{len(plan.operations)} operation{'s' if len(plan.operations) != 1 else ''}"
+    parts = [f"plan of {count} on {plan.device_profile}, {axes}".rstrip(", ")]
     buffers = [(_short(b.name), b.role, f"{b.size_bytes:,} B") for b in plan.buffers]
     parts += ["", *_aligned(("buffer", "role", "size"), buffers)]
     if plan.tensor_maps:

@@ -47,6 +47,13 @@ def test_table_shows_attributes(features: Recorder) -> None:
     assert "dynamic: max dynamic shared memory 65,536 B" in plan_table(planned(features(14)))
 
 
+def test_one_operation_is_singular(features: Recorder) -> None:
+    plan = planned(features(0))
+    assert plan_table(plan).startswith("plan of 2 operations on h100")
+    one = plan.model_copy(update={"operations": plan.operations[:1]})
+    assert plan_table(one).startswith("plan of 1 operation on h100")
+
+
 @pytest.mark.parametrize("mode", [1, 2, 4, 5, 9, 12, 14, 17])
 def test_json_round_trip(features: Recorder, mode: int) -> None:
     plan = planned(features(mode, n=8))

@@ -1,0 +1,5 @@
+"""`python -m ptxgym`."""
+
+from ptxgym.cli import main
+
+main()
