@@ -69,9 +69,11 @@ def extract(answer: str) -> Extracted:
     kernel file. Of the complete candidates the last that has a function with C linkage is taken, else the last; the
     note `several_blocks` says that there were more. A candidate that is opened after them and never closed means that
     the answer was cut off: `truncated_response`. An answer without any fence is itself taken as the file if it looks
-    like one. Everything else is `no_code`.
+    like one, and so is what stands before a lone fence at its end. Everything else is `no_code`.
     """
     blocks, open_block = _blocks(answer)
+    if not blocks and open_block is not None and (head := _before_lone_fence(answer, *open_block)) is not None:
+        return Extracted(head)
     candidates = [text for label, text in blocks if _is_kernel(label, text)]
     if open_block is not None and _is_kernel(*open_block):
         return Extracted("", "truncated_response")
@@ -151,6 +153,16 @@ def _blocks(answer: str) -> tuple[list[tuple[str, str]], tuple[str, str] | None]
     if opened is None:
         return complete, None
     return complete, (opened["label"], answer[opened.end() + 1 :])
+
+
+def _before_lone_fence(answer: str, label: str, rest: str) -> str | None:
+    """Return what stands before the only fence if that one ends a kernel file whose opening fence was left out."""
+    if label or rest.strip():
+        return None
+    answer = answer.replace("\r\n", "\n")
+    fence = next(_FENCE.finditer(answer))
+    head = answer[: fence.start()]
+    return head if _LOOKS_LIKE_KERNEL.search(head) else None
 
 
 def _closes(marks: str, fence: re.Match[str]) -> bool:
