@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from dataclasses import dataclass
+from typing import Any
 
 from ptxgym.envs import EnvConfig, StopRule, load_env
 from ptxgym.errors import UsageError
@@ -159,6 +160,15 @@ class Episode:
             if self.best is None or turn.score > self.best.score:
                 self.best = turn
             return turn
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what belongs to this process: a copy, pickled or not, goes on from the same turn by itself."""
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take over the turns of another episode."""
+        self.__dict__.update(state)
+        self._lock = threading.Lock()
 
     async def asubmit(self, text: str) -> Turn:
         """Judge `text` as the next turn without blocking the event loop."""

@@ -42,7 +42,8 @@ class Evaluator:
     """Judges kernel texts. Nothing about a bad submission is ever an exception.
 
     Use it as a context manager, or `close()` it; what is forgotten ends with the process. Safe to share among threads.
-    After a fork the child starts processes of its own.
+    After a fork the child starts processes of its own. Pickled, it is its configuration; the secret stays behind, so
+    that only an evaluator with the run's secret, which the other process finds in `PTXGYM_SECRET`, can be pickled.
 
     Example:
         >>> with Evaluator() as evaluator:                                    # doctest: +SKIP
@@ -83,6 +84,7 @@ class Evaluator:
         self._tier = check_tier(tier)
         if device not in ("auto", "cuda") and self._tier != "standard":
             raise UsageError(_no_tier(self._tier, "the device chosen does not measure"))
+        self._own_secret = secret is not None
         if secret is None:
             secret = run_secret()  # here, so that vector environments fork or spawn with it
         if not secret:
@@ -227,6 +229,30 @@ class Evaluator:
             self._verdicts.clear()
         if finalizer is not None:
             finalizer()
+
+    def __reduce__(self) -> tuple[Callable[..., Evaluator], tuple[Any, ...]]:
+        """Pickle the configuration.
+
+        Raises:
+            TypeError: if it has a secret, a device or a cache of the caller's.
+        """
+        own = {
+            "secret": self._own_secret,
+            "device": not isinstance(self._chosen, str),
+            "cache": self._cache is not None,
+        }
+        if given := " and ".join(name for name, is_own in own.items() if is_own):
+            raise TypeError(
+                f"an evaluator with a {given} of its own cannot be pickled: make it in the process that uses it, or "
+                "leave these to PTXGYM_SECRET, PTXGYM_CACHE and the device's name"
+            )
+        if _SHARED.get((str(self._chosen), self._tier)) is self:
+            return _shared, (self._chosen, self._tier)
+        return _restored, (self._chosen, self._tier, self._epoch, self._random_schedules)
+
+    def __copy__(self) -> Self:
+        """Return the evaluator itself, as `__deepcopy__`."""
+        return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Return the evaluator itself: copies of what uses it, such as a Gymnasium spec, share it."""
@@ -405,6 +431,16 @@ def _key(text: str, task: Task, arch: str, drawn: Conditions, setting: pipeline.
         str(setting.emulator_revision),
         str(JUDGE_REVISION),
     )
+
+
+def _restored(device: str, tier: Tier, epoch: int, random_schedules: int) -> Evaluator:
+    """Make an evaluator of its pickled configuration."""
+    return Evaluator(device, tier=tier, epoch=epoch, random_schedules=random_schedules)
+
+
+def _shared(device: str, tier: Tier) -> Evaluator:
+    """Return the shared evaluator; a function of the module, which cloudpickle takes by name."""
+    return Evaluator.shared(device, tier)
 
 
 _SHARED: weakref.WeakValueDictionary[tuple[str, str], Evaluator] = weakref.WeakValueDictionary()

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
 import json
 import os
+import pickle
 import threading
 import weakref
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import cloudpickle
 import gymnasium as gym
 import pytest
 
@@ -308,6 +312,51 @@ def test_a_tier_that_measures_is_refused_where_kernels_are_emulated(
     with Evaluator("emulator", tier="standard") as evaluator:
         evaluator.check_measures("h100")
     gym.make("PTX-Gemm-H100").close()
+
+
+def test_an_evaluator_pickles_to_its_configuration_and_keeps_its_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PTXGYM_SECRET", SECRET)
+    with Evaluator("emulator", epoch=3, random_schedules=2) as evaluator:
+        pickled = pickle.dumps(evaluator)
+    assert SECRET.encode() not in pickled and len(pickled) < 200
+    with pickle.loads(pickled) as again:
+        assert again is not evaluator and again._closed is False
+        assert (again._chosen, again._epoch, again._random_schedules) == ("emulator", 3, 2)
+        assert again._secret == SECRET.encode(), "from the environment of the process that unpickles it"
+    shared = Evaluator.shared("emulator")
+    assert pickle.loads(pickle.dumps(shared)) is shared and copy.copy(shared) is shared
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [({"secret": SECRET}, "a secret of its own"), ({"device": ScriptedDevice()}, "a device of its own")],
+)
+def test_an_evaluator_with_something_of_the_callers_says_why_it_cannot_be_pickled(
+    given: dict[str, Any], named: str
+) -> None:
+    with Evaluator(**given) as evaluator, pytest.raises(TypeError, match=f"{named} cannot be pickled: .*PTXGYM_SECRET"):
+        pickle.dumps(evaluator)
+
+
+@pytest.mark.parametrize("dumps", [pickle.dumps, cloudpickle.dumps])
+def test_an_environment_pickles_with_its_episode(
+    dumps: Callable[[object], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PTXGYM_SECRET", SECRET)
+    env = gym.make("PTX-Gemm-H100", device="emulator")
+    fresh = pickle.loads(dumps(env))
+    assert fresh.unwrapped.config == env.unwrapped.config  # type: ignore[attr-defined]
+    env.reset(seed=1)
+    env.step("")  # rejected before anything is compiled
+    pickled = dumps(env)
+    assert SECRET.encode() not in pickled
+    again = pickle.loads(pickled)
+    observed, *_, info = again.step("")
+    assert info["turn"] == 2 and observed["turns_left"] == again.unwrapped.config.turns - 2
+    branch = copy.deepcopy(env)
+    branch.step("")
+    assert len(env.unwrapped.episode.turns) == 1  # type: ignore[attr-defined]
+    assert env.unwrapped.episode.turns[0].verdict == again.unwrapped.episode.turns[0].verdict  # type: ignore[attr-defined]
 
 
 def test_shared_evaluator_lives_as_long_as_someone_holds_it() -> None:
