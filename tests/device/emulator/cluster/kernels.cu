@@ -202,6 +202,22 @@ template __global__ void signal<1>(uint32_t*);
 template __global__ void signal<2>(uint32_t*);
 template __global__ void signal<3>(uint32_t*);
 
+// The last arrivals on the other CTA's barrier, for which nobody waits.
+template <int Fault>  // 1: no cluster sync at the end
+__global__ void parting(uint32_t* out) {
+  __shared__ uint64_t bar;
+  if (threadIdx.x == 0) {
+    init(&bar, 1);
+    init_fence();
+  }
+  sync_all();
+  if (threadIdx.x == 0) arrive_at(map(&bar, rank() ^ 1));  // !cluster.exited_cta
+  if (Fault != 1) sync_all();
+  if (threadIdx.x == 0) out[blockIdx.x] = rank();
+}
+template __global__ void parting<0>(uint32_t*);
+template __global__ void parting<1>(uint32_t*);
+
 // ---- asynchronous stores and copies between CTAs
 
 template <int Fault>  // 1: reads before the barrier, 2: too few bytes expected

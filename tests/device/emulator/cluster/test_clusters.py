@@ -87,6 +87,17 @@ def test_no_sync_before_the_end(kernels: Kernels) -> None:
     named_at(kernels, found[0], "ring", "cluster.exited_cta")
 
 
+@pytest.mark.parametrize("fault", [0, 1])
+def test_arrival_at_a_cta_that_has_exited(kernels: Kernels, fault: int) -> None:
+    """Published kernels end so: it is no certain fault, as a store there is."""
+    runs = [launch(kernels, instance(kernels, "parting", fault), 8, options=options) for options in SCHEDULES]
+    found = [run for run in runs if "cluster.exited_cta" in codes(run, "warning")]
+    assert bool(found) is (fault == 1)
+    assert not any("cluster.exited_cta" in codes(run, "error") for run in runs)
+    if found:
+        named_at(kernels, found[0], "parting", "cluster.exited_cta")
+
+
 def test_generic_atomics_of_every_lane_elsewhere(kernels: Kernels) -> None:
     run = words(launch(kernels, "scatter", 64 * 8, cluster=(4, 1, 1), grid=(8, 1, 1), block=128, smem_bytes=256))
     expected = np.zeros((8, 64), np.uint32)
