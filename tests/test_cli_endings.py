@@ -79,6 +79,12 @@ def test_a_malformed_environment_of_the_user_is_one_line(tmp_path: Path) -> None
     assert done.returncode == Exit.USAGE and done.stderr.count("\n") == 1 and "PTX-Bad-H100.toml" in done.stderr
 
 
+def test_the_locale_s_encoding_does_not_matter() -> None:
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = shell("echo 'int x = ; // é' | ptxgym eval - --env PTX-Gemm-H100 --json", **plain)
+    assert done.returncode == Exit.FAILED and '"build.syntax"' in done.stdout, done.stderr
+
+
 def test_the_package_itself_is_the_command() -> None:
     for module in ("ptxgym", "ptxgym.cli"):
         done = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True, cwd="/")

@@ -290,7 +290,7 @@ class ProfiledExecutor:
                     launches = self._reader.read(self._report, WARM_KERNEL, texts)
                 except ReportError as error:
                     return Unavailable(str(error), "")
-                source = build.source.read_text(errors="replace")
+                source = build.source.read_text(encoding="utf-8", errors="replace")
                 return Profiled(
                     counts=instruction_counts(launches, places),
                     kernels=kernel_profiles(launches, places, source),
@@ -342,10 +342,10 @@ def listing_of(build: Build) -> Listing:
 
 def _disassembled(build: Build) -> tuple[Listing, Texts]:
     try:
-        sass = disassemble(build).read_text()
+        sass = disassemble(build).read_text(encoding="utf-8")
     except ToolchainError:
         return {}, {}
-    return read_listing(sass, build.ptx.read_text()), read_texts(sass)
+    return read_listing(sass, build.ptx.read_text(encoding="utf-8")), read_texts(sass)
 
 
 def _refused(said: str, error: PtxgymError | None = None) -> Unavailable:
@@ -371,8 +371,8 @@ def _unavailable(said: str) -> Unavailable:
 def _may_profile() -> bool:
     """Whether the driver lets this process read counters, as far as the machine says so."""
     try:
-        restricted = "RmProfilingAdminOnly: 1" in _DRIVER_PARAMETERS.read_text()
-        status = _PROCESS_STATUS.read_text()
+        restricted = "RmProfilingAdminOnly: 1" in _DRIVER_PARAMETERS.read_text(encoding="utf-8")
+        status = _PROCESS_STATUS.read_text(encoding="utf-8")
     except OSError:  # WSL, containers that hide it: profiling itself will tell
         return True
     effective = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.MULTILINE)
@@ -382,7 +382,9 @@ def _may_profile() -> bool:
 
 def _version(path: Path) -> str | None:
     try:
-        done = subprocess.run([path, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30)
+        done = subprocess.run(
+            [path, "--version"], stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", timeout=30
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     match = re.search(r"^Version (\d+\.\d+(?:\.\d+)*)", done.stdout, re.MULTILINE)

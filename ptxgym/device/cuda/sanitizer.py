@@ -64,7 +64,9 @@ def sanitizer_version() -> str | None:
     if path is None:
         return None
     try:
-        done = subprocess.run([path, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30)
+        done = subprocess.run(
+            [path, "--version"], stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", timeout=30
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     match = re.search(r"^Version (\d[\d.]*\d)", done.stdout, re.MULTILINE)
@@ -104,7 +106,7 @@ def sanitize(
     with ThreadPoolExecutor(len(tools) + 1, "sanitizer") as beside:
         listing = beside.submit(listing_of, build)
         said = list(beside.map(lambda tool: _run(gpu, path, tool, build, plan, inputs, timeout_s), tools))
-    source = build.source.read_text(errors="replace")
+    source = build.source.read_text(encoding="utf-8", errors="replace")
     found: list[Finding] = []
     for tool, text in zip(tools, said, strict=True):
         found += findings_of(text, tool, plan, listing.result(), source)

@@ -43,7 +43,7 @@ from ptxgym.device.emulator.decode_operands import (
     predicate,
     source,
 )
-from ptxgym.device.emulator.ir import ATOM, FEATURE, FENCE_PROXY, FLAG, OP
+from ptxgym.device.emulator.ir import ATOM, FEATURE, FENCE_PROXY, FLAG, OP, REGISTER_COUNT
 from ptxgym.device.emulator.ptx import Group, Memory, Name, Operand, Symbol
 
 _ALIGNED = FLAG["F_ALIGNED"]
@@ -323,9 +323,12 @@ def _proxy(name: str) -> Builder:
 def _hint_rules() -> None:
     rule(
         "setmaxnreg",
-        [Slot("direction", {"inc": {}, "dec": {}}), *word("sync", "aligned"), types("u32", slot="kind")],
-        nop("NOP_SETMAXNREG", (_checked_literal(24, 256, "register count"),)),
-        note="the emulator has registers enough",
+        [
+            Slot("direction", {"inc": {"mods": REGISTER_COUNT["SETMAXNREG_INC"]}, "dec": {}}),
+            *word("sync", "aligned"),
+            types("u32", slot="kind"),
+        ],
+        lambda form: make("SETMAXNREG", form, (literal(24, 256, name="register count"),), family="hint"),
         example="232",
     )
     rule("griddepcontrol", [Slot("action", {"launch_dependents": {}, "wait": {}})], nop("NOP_GRIDDEPCONTROL", ()),

@@ -171,6 +171,7 @@ def _job(build: Build, plan: LaunchPlan, options: RunOptions) -> Job:
                 "kind": "launch", "kernel": operation.kernel, "grid": operation.grid, "block": operation.block,
                 "dynamic_smem_bytes": operation.dynamic_smem_bytes, "params": [patched(p) for p in operation.params],
                 "resident_ctas": _resident_ctas(build, operation), "cluster": operation.cluster,
+                "registers": _registers(build, operation.kernel),
             }  # fmt: skip
         target = (operation.target.buffer, operation.target.offset)
         moved: dict[str, Any] = {"kind": operation.kind, "target": target}
@@ -199,6 +200,16 @@ def _job(build: Build, plan: LaunchPlan, options: RunOptions) -> Job:
     return Job(header, tuple(blobs), arena_bytes)
 
 
+def _registers(build: Build, kernel: str) -> int:
+    """Registers that each thread of a kernel gets, in the hardware's steps of 8; 0 where `setmaxnreg` means nothing.
+
+    ptxas leaves the instruction out of kernels without a bound on their registers, and says so.
+    """
+    if not build.kernels or any("setmaxnreg" in diagnostic.message for diagnostic in build.diagnostics):
+        return 0
+    return aligned(build.kernel(kernel).registers, 8)
+
+
 def _resident_ctas(build: Build, launch: Launch) -> int:
     """CTAs of a launch that the task's GPU holds at a time; 0 (all) for a build that says nothing of its resources.
 
@@ -216,7 +227,7 @@ def _resident_ctas(build: Build, launch: Launch) -> int:
 
 
 def _sources(build: Build, answer: Mapping[str, Any]) -> dict[str, KernelSource]:
-    text = build.source.read_text(errors="replace")
+    text = build.source.read_text(encoding="utf-8", errors="replace")
     return {
         kernel["name"]: KernelSource(kernel["name"], kernel["lines"], text, [tuple(c) for c in kernel["chains"]])
         for kernel in answer["kernels"]

@@ -42,13 +42,15 @@ def _constants(text: str) -> dict[str, int]:
     return {name: int(value.replace("'", ""), 0) for name, value in found}
 
 
-_FLAGS_TEXT = (_HEADERS / "flags.hpp").read_text()
-_IR_TEXT = (_HEADERS / "ir.hpp").read_text()
+_FLAGS_TEXT = (_HEADERS / "flags.hpp").read_text(encoding="utf-8")
+_IR_TEXT = (_HEADERS / "ir.hpp").read_text(encoding="utf-8")
 _ENUMS = _enumerations(_FLAGS_TEXT) | _enumerations(_IR_TEXT)
 
 OP: Mapping[str, int] = {
     name: index
-    for index, name in enumerate(re.findall(r"^OP\((\w+)\)", (_HEADERS / "ops.def").read_text(), flags=re.M))
+    for index, name in enumerate(
+        re.findall(r"^OP\((\w+)\)", (_HEADERS / "ops.def").read_text(encoding="utf-8"), flags=re.M)
+    )
 }
 """Operation name → number, in the order of `ops.def`."""
 OP_NAMES: tuple[str, ...] = tuple(OP)
@@ -66,6 +68,7 @@ MMA_SHAPE: Mapping[str, int] = _ENUMS["MmaShape"]
 TMEM_SHAPE: Mapping[str, int] = _ENUMS["TmemShape"]
 TMEM_COPY: Mapping[str, int] = _ENUMS["TmemCopy"]
 NOP_REASON: Mapping[str, int] = _ENUMS["NopReason"]
+REGISTER_COUNT: Mapping[str, int] = _ENUMS["RegisterCount"]
 ADDRESS_WIDTH: Mapping[str, int] = _ENUMS["AddressWidth"]
 FEATURE: Mapping[str, int] = _ENUMS["Feature"]
 _CONSTANTS = _constants(_IR_TEXT)

@@ -192,7 +192,7 @@ def keep_reproducer(cache: Cache, job: Job, arena: Bytes) -> Path:
     for blob in job.blobs:
         digest.update(blob)
     with cache.staging() as folder:
-        (folder / "job.json").write_text(json.dumps({**job.header, "blobs": len(job.blobs)}))
+        (folder / "job.json").write_text(json.dumps({**job.header, "blobs": len(job.blobs)}), encoding="utf-8")
         for index, blob in enumerate(job.blobs):
             (folder / f"blob{index}.bin").write_bytes(blob)
         (folder / "arena.bin").write_bytes(arena.tobytes())

@@ -125,7 +125,7 @@ class Session:
         if key in self._modules:
             self._modules.move_to_end(key)
             return self._modules[key]
-        text = Path(described["ptx"]).read_text()
+        text = Path(described["ptx"]).read_text(encoding="utf-8")
         loaded = LoadedModule(DecodedModule.parse(text, described["source"]))
         self._modules[key] = loaded
         while len(self._modules) > _MODULES:
@@ -139,7 +139,7 @@ def _refused(job: Mapping[str, Any], launched: Sequence[str], error: Exception) 
     if isinstance(error, PtxSyntaxError):
         failure = refusal(launched[0] if launched else "?", error)
     else:
-        module = DecodedModule.parse(Path(job["module"]["ptx"]).read_text(), job["module"]["source"])
+        module = DecodedModule.parse(Path(job["module"]["ptx"]).read_text(encoding="utf-8"), job["module"]["source"])
         answer = decode_kernels(module, tuple(launched))
         failure = refusal(launched[0], error) if isinstance(answer, dict) and isinstance(error, NotEmulated) else answer  # type: ignore[assignment]
     return {"outcome": "not_emulated", "failure": failure.model_dump(mode="json")}
@@ -181,6 +181,7 @@ def _shape(operation: Mapping[str, Any], options: Mapping[str, Any], budget: int
         schedule=options["schedule"], seed=options["seed"], threads=options["threads"],
         zero_target_results=options["zero_target_results"], warp_instruction_budget=budget,
         resident_ctas=operation["resident_ctas"], cluster=_cluster(operation),
+        registers=operation["registers"],
     )  # fmt: skip
 
 

@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> int:
 
 def replay(folder: Path, library: Path) -> int:
     """Run the job of a reproducer (`pool.py` writes them) again in this process."""
-    job = json.loads((folder / "job.json").read_text())
+    job = json.loads((folder / "job.json").read_text(encoding="utf-8"))
     blobs = [(folder / f"blob{index}.bin").read_bytes() for index in range(job["blobs"])]
     job["module"]["ptx"] = str(folder / "kernel.ptx")
     arena = np.frombuffer(bytearray((folder / "arena.bin").read_bytes()), np.uint8)

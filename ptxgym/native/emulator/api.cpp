@@ -16,6 +16,7 @@ struct EmuLaunch {
   uint32_t grid[3], block[3];
   uint32_t dynamic_smem_bytes, policy, threads, zero_target_results;
   uint32_t cluster[3], explicit_cluster;  // CTAs of a cluster along each axis; 1: the launch or the kernel names it
+  uint32_t registers, reserved;           // of each thread; 0: not known
   uint64_t seed, budget, resident, max_findings;
   const EmuBuffer* buffers;
   int64_t nbuffers;
@@ -57,6 +58,7 @@ LaunchResult* emu_launch(Program* program, const EmuLaunch* args, EmuResult* out
   std::copy(args->cluster, args->cluster + 3, grid.cluster);
   grid.cluster_size = args->cluster[0] * args->cluster[1] * args->cluster[2];
   grid.explicit_cluster = args->explicit_cluster;
+  grid.registers = args->registers;
   grid.dynamic_smem_bytes = args->dynamic_smem_bytes;
   grid.resident = std::max<uint64_t>(args->resident ? args->resident : grid.ctas, 1);
   grid.policy = static_cast<Policy>(args->policy);

@@ -247,6 +247,46 @@ Step assert_failed(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
                    file.c_str(), w.reg<uint32_t>(arguments[2])[l], function.c_str());
 }
 
+// Whether the registers of warps that exited go to the others is documented nowhere.
+void warn_of_exited(Cta& cta, const Warp& w, const Inst& inst) {
+  FindingRecord* f =
+      cta.findings.add(cta, &w, -1, "setmaxnreg.pool", Severity::Warning, cta.index_of(inst));
+  if (!f) return;
+  f->say("setmaxnreg.inc gets its registers only if those of exited warps are given to it, which nothing promises: else "
+         "the warp waits for ever");
+  f->mend("let the setmaxnreg values of all warps sum up to at most registers per thread × threads of the launch");
+}
+
+// Registers come from the CTA's pool and go back to it; a warp that asks for more waits until others have given enough
+// (PTX ISA 9.7.19.5).
+Step set_registers(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
+  if (!cta.grid.registers) return Step::Next;
+  const auto wanted = static_cast<uint32_t>(inst.imm);
+  const bool increases = mods_low(inst.mods) == SETMAXNREG_INC;
+  if (increases && wanted > w.held) {
+    const uint32_t missing = wanted - w.held;
+    if (missing > cta.spare_registers && missing <= cta.spare_registers + cta.left_registers) {
+      warn_of_exited(cta, w, inst);
+      cta.left_registers -= missing - cta.spare_registers;
+      cta.spare_registers = missing;
+    }
+    if (missing > cta.spare_registers) {
+      w.block(mask,
+              Wait{WaitKind::Registers, cta.index_of(inst), 0, 0,
+                   "for registers: all warps together ask for more than the CTA got at launch"},
+              true);
+      return Step::Block;
+    }
+    cta.spare_registers -= missing;
+    w.held = wanted;
+  } else if (!increases && wanted < w.held) {
+    cta.spare_registers += w.held - wanted;
+    w.held = wanted;
+    cta.wake();
+  }
+  return Step::Next;
+}
+
 }  // namespace
 
 Handler bind_control(const Inst& inst) {
@@ -256,6 +296,7 @@ Handler bind_control(const Inst& inst) {
     case OP_EXIT: return leave;
     case OP_TRAP: return trap;
     case OP_BRKPT: return breakpoint;
+    case OP_SETMAXNREG: return set_registers;
     case OP_NOP: return nothing;
     case OP_NANOSLEEP: return sleep;
     case OP_MOV_SREG: return read_clock;

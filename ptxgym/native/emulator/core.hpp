@@ -133,7 +133,7 @@ struct AsyncEngine {
 
 // ---- waiting
 
-enum class WaitKind : uint8_t { None, Mbarrier, NamedBarrier, ClusterBarrier, Other };
+enum class WaitKind : uint8_t { None, Mbarrier, NamedBarrier, ClusterBarrier, Registers, Other };
 struct Wait {
   WaitKind kind = WaitKind::None;
   int inst = -1;
@@ -163,6 +163,7 @@ struct Warp {
   uint32_t timed_out = 0;    // lanes whose try_wait reports failure instead of waiting again: nothing else can run
   int skip_pc = -1;          // fairness: the next group is chosen among lanes beyond this instruction
   int polls = 0;             // polling instructions (test_wait, volatile loads, ...) since the scheduler last chose
+  uint32_t held = 0;         // registers of each thread, as setmaxnreg counts them
   uint16_t label = 0;     // names the warp in histories: its id; in a cluster also the rank of its CTA
   Cta* home = nullptr;
   uint32_t cluster_arrived = 0;  // lanes that arrived in the current phase of barrier.cluster
@@ -314,6 +315,8 @@ struct Cta {
   uint32_t tag = 0;            // rank << RANK_SHIFT: upper bits of own shared addresses
   uint64_t unit = 0;           // what is scheduled and proved independent: linear index of the cluster, or of the CTA
   bool ended = false;          // every warp has exited
+  uint32_t spare_registers = 0;  // of the CTA's pool, for each thread of a warp: what setmaxnreg.dec gave back
+  uint32_t left_registers = 0;   // the same: what warps held that have exited
 
   Cta(Grid&, const Program&);
   void start(uint64_t linear_index);  // takes the CTA's place in the grid: fresh registers, memory, barriers
@@ -396,6 +399,7 @@ struct Grid {
   uint64_t ctas = 0;
   uint32_t cluster[3] = {1, 1, 1};
   uint32_t cluster_size = 1;      // CTAs
+  uint32_t registers = 0;  // of each thread at launch; 0: not known, and setmaxnreg has no effect
   bool explicit_cluster = false;  // the launch or the kernel names a cluster, even of one CTA
   uint64_t resident = 0;  // CTAs that one GPU holds at a time
   Policy policy = Policy::Eager;

@@ -105,6 +105,7 @@ void Cta::start(uint64_t linear_index) {
   const Kernel& k = program.kernel;
   linear = unit = linear_index;
   ended = false;
+  spare_registers = left_registers = 0;
   id[0] = static_cast<uint32_t>(linear % grid.grid[0]);
   id[1] = static_cast<uint32_t>(linear / grid.grid[0] % grid.grid[1]);
   id[2] = static_cast<uint32_t>(linear / grid.grid[0] / grid.grid[1]);
@@ -133,6 +134,7 @@ void Cta::start(uint64_t linear_index) {
     w.regs = first + bytes * i;
     w.id = static_cast<int>(i);
     w.home = this;
+    w.held = grid.registers;
     w.label = static_cast<uint16_t>(cluster ? (rank + 1) << 8 | i : i);
     const uint32_t rest = grid.threads_per_cta - i * LANES;
     w.initial = w.live = rest >= LANES ? FULL_MASK : (1u << rest) - 1;
@@ -172,7 +174,11 @@ uint64_t Cta::random() {
 void Cta::lanes_exit(Warp& w, const Inst& inst, uint32_t lanes) {
   if (tensor) tensor->lanes_exit(*this, w, index_of(inst), lanes);
   w.live &= ~lanes;
-  if (!w.live && shadow) shadow->exit(w, index_of(inst));
+  if (!w.live) {
+    if (shadow) shadow->exit(w, index_of(inst));
+    left_registers += w.held;
+    wake();
+  }
   recheck_barriers(*this);
   ended = std::none_of(warps.begin(), warps.end(), [](const Warp& each) { return each.live; });
   if (program.clusters) recheck_cluster_barrier(*this);

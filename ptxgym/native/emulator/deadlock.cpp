@@ -83,6 +83,7 @@ int rank(const Cta& cta, const Group& group) {
     }
     case WaitKind::NamedBarrier: return exited ? 1 : 2;
     case WaitKind::ClusterBarrier: return 2;
+    case WaitKind::Registers: return 0;
     default: return 3;
   }
 }
@@ -128,6 +129,9 @@ const char* remedy(const Cta& cta, const Group& group) {
     return "let every thread that the barrier counts reach it, or give the number of threads that do";
   if (group.kind == WaitKind::ClusterBarrier)
     return "let every thread of every CTA of the cluster reach barrier.cluster.arrive, or exit";
+  if (group.kind == WaitKind::Registers)
+    return "let the setmaxnreg values of all warps sum up to at most registers per thread × threads of the launch; "
+           "__launch_bounds__ decides the registers per thread";
   if (group.kind != WaitKind::Mbarrier) return "";
   const Mbar* m = mbar_of(cta, group.address);
   if (m && m->tx && !m->pending)

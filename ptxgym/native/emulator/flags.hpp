@@ -49,11 +49,12 @@ enum TmemCopy : uint8_t {
   TCP_128X256B = 0, TCP_4X256B = 1, TCP_128X128B = 2, TCP_64X128B_02_13 = 3, TCP_64X128B_01_23 = 4, TCP_32X128B = 5,
 };
 enum NopReason : uint8_t {
-  NOP_PRAGMA = 0, NOP_SETMAXNREG = 1, NOP_PREFETCH = 2, NOP_GRIDDEPCONTROL = 3, NOP_CREATEPOLICY = 4, NOP_DISCARD = 5, NOP_PMEVENT = 6,
+  NOP_PRAGMA = 0, NOP_PREFETCH = 2, NOP_GRIDDEPCONTROL = 3, NOP_CREATEPOLICY = 4, NOP_DISCARD = 5, NOP_PMEVENT = 6,
 };
 
 // Inst::mods packs what would not fit into flags: bits 0-3 Cmp or AtomOp, 4-7 BoolOp or Space, 8-11 Order, 12-15 Scope,
 // 16-18: the address register in a, b, c is 64 bits wide (otherwise 32).
+enum RegisterCount : uint8_t { SETMAXNREG_DEC = 0, SETMAXNREG_INC = 1 };
 enum AddressWidth : uint32_t { M_A64 = 1u << 16, M_B64 = 1u << 17, M_C64 = 1u << 18 };
 inline uint8_t mods_low(uint32_t m) { return m & 15; }
 inline uint8_t mods_space(uint32_t m) { return (m >> 4) & 15; }

@@ -16,6 +16,7 @@ TABLES = (
     (ir.ATOM, 0),
     (ir.TMEM_SHAPE, 0),
     (ir.TMEM_COPY, 0),
+    (ir.REGISTER_COUNT, 0),
     (ir.SPACE, 4),
     (ir.BOOL, 4),
     (ir.ORDER, 8),
