@@ -6,7 +6,7 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
-PYTEST_FLAGS ?=
+PYTEST_FLAGS ?= -n auto --dist loadfile
 PROJECT := pyproject.toml setup.py
 GPU_PYTHON ?= $(BIN)/python
 GPU_FLAGS ?=
