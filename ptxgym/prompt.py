@@ -136,7 +136,10 @@ def _rules(arch: Arch) -> Iterable[str]:
     yield from _item(
         "Host code is recorded, not trusted: it cannot read device memory, and what it launches may depend on the "
         "sizes only, not on addresses, time or randomness. Copies to the host, graphs, module loading and run-time "
-        "compilation are refused."
+        "compilation are refused. `cuTensorMapEncodeTiled` may be called as it is, or through its entry point."
+    )
+    yield from _item(
+        "`run` is called for several sizes, each at addresses of its own: keep nothing in `static` variables."
     )
     yield from _item(
         f"Compiled by CUDA 13 for `{arch.code}` with `-O3 -std=c++17`; only headers of the CUDA toolkit and of the C++ "
