@@ -247,16 +247,6 @@ Step assert_failed(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
                    file.c_str(), w.reg<uint32_t>(arguments[2])[l], function.c_str());
 }
 
-// Whether the registers of warps that exited go to the others is documented nowhere.
-void warn_of_exited(Cta& cta, const Warp& w, const Inst& inst) {
-  FindingRecord* f =
-      cta.findings.add(cta, &w, -1, "setmaxnreg.pool", Severity::Warning, cta.index_of(inst));
-  if (!f) return;
-  f->say("setmaxnreg.inc gets its registers only if those of exited warps are given to it, which nothing promises: else "
-         "the warp waits for ever");
-  f->mend("let the setmaxnreg values of all warps sum up to at most registers per thread × threads of the launch");
-}
-
 // Registers come from the CTA's pool and go back to it; a warp that asks for more waits until others have given enough
 // (PTX ISA 9.7.19.5).
 Step set_registers(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
@@ -266,8 +256,10 @@ Step set_registers(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
   if (increases && wanted > w.held) {
     const uint32_t missing = wanted - w.held;
     if (missing > cta.spare_registers && missing <= cta.spare_registers + cta.left_registers) {
-      warn_of_exited(cta, w, inst);
-      cta.left_registers -= missing - cta.spare_registers;
+      const uint32_t lent = missing - cta.spare_registers;
+      cta.left_registers -= lent;
+      cta.lent_registers += lent;
+      cta.lent_at = cta.index_of(inst);
       cta.spare_registers = missing;
     }
     if (missing > cta.spare_registers) {
@@ -280,7 +272,10 @@ Step set_registers(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
     cta.spare_registers -= missing;
     w.held = wanted;
   } else if (!increases && wanted < w.held) {
-    cta.spare_registers += w.held - wanted;
+    const uint32_t given = w.held - wanted, returned = std::min(given, cta.lent_registers);
+    cta.lent_registers -= returned;
+    cta.left_registers += returned;
+    cta.spare_registers += given - returned;
     w.held = wanted;
     cta.wake();
   }

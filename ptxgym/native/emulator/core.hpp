@@ -317,6 +317,8 @@ struct Cta {
   bool ended = false;          // every warp has exited
   uint32_t spare_registers = 0;  // of the CTA's pool, for each thread of a warp: what setmaxnreg.dec gave back
   uint32_t left_registers = 0;   // the same: what warps held that have exited
+  uint32_t lent_registers = 0;   // the same: of those, what others took before a setmaxnreg.dec gave enough
+  int lent_at = -1;              // instruction that took them last
 
   Cta(Grid&, const Program&);
   void start(uint64_t linear_index);  // takes the CTA's place in the grid: fresh registers, memory, barriers

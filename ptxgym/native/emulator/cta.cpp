@@ -105,7 +105,7 @@ void Cta::start(uint64_t linear_index) {
   const Kernel& k = program.kernel;
   linear = unit = linear_index;
   ended = false;
-  spare_registers = left_registers = 0;
+  spare_registers = left_registers = lent_registers = 0;
   id[0] = static_cast<uint32_t>(linear % grid.grid[0]);
   id[1] = static_cast<uint32_t>(linear / grid.grid[0] % grid.grid[1]);
   id[2] = static_cast<uint32_t>(linear / grid.grid[0] / grid.grid[1]);
@@ -171,6 +171,19 @@ uint64_t Cta::random() {
   return rng;
 }
 
+namespace {
+
+// Whether the registers of warps that exited go to the others is documented nowhere.
+void warn_of_lent_registers(Cta& cta, const Warp& w) {
+  FindingRecord* f = cta.findings.add(cta, &w, -1, "setmaxnreg.pool", Severity::Warning, cta.lent_at);
+  if (!f) return;
+  f->say("setmaxnreg.inc gets its registers only if those of exited warps are given to it, which nothing promises: else "
+         "the warp waits for ever");
+  f->mend("let the setmaxnreg values of all warps sum up to at most registers per thread × threads of the launch");
+}
+
+}  // namespace
+
 void Cta::lanes_exit(Warp& w, const Inst& inst, uint32_t lanes) {
   if (tensor) tensor->lanes_exit(*this, w, index_of(inst), lanes);
   w.live &= ~lanes;
@@ -181,6 +194,7 @@ void Cta::lanes_exit(Warp& w, const Inst& inst, uint32_t lanes) {
   }
   recheck_barriers(*this);
   ended = std::none_of(warps.begin(), warps.end(), [](const Warp& each) { return each.live; });
+  if (ended && lent_registers) warn_of_lent_registers(*this, w);
   if (program.clusters) recheck_cluster_barrier(*this);
 }
 
