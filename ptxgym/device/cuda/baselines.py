@@ -121,7 +121,7 @@ class Baselines:
             prepared = [prepare(tensors, axes) for prepare, tensors, axes in slots]
         except ImportError as error:
             return f"not installed ({error})"
-        except NotImplementedError as error:
+        except NotImplementedError as error:  # how a task's baseline says that it does not apply here, and why
             return str(error)
         pairs = [each if isinstance(each, tuple) else (each, _nothing) for each in prepared]
         functions = [function for function, _ in pairs]

@@ -43,7 +43,8 @@ def decoded() -> DecodedKernel:
 @pytest.mark.parametrize("instruction", [instruction for instruction, _ in LINES])
 def test_every_accepted_instruction_is_bound(instruction: str) -> None:
     module = DecodedModule.parse(around(instruction))
-    core().load(module.kernel(module.names[0]))
+    program = core().load(module.kernel(module.names[0]))
+    assert OP["EXIT"] in program.decoded.inst["op"] and len(program.decoded.inst) > 1
 
 
 def choices(slot: Slot) -> list[str | None]:
@@ -69,7 +70,7 @@ def test_every_form_of_the_grammar_is_bound(opcode: str) -> None:
     names = {number: name for name, number in OP.items()}
     inst = np.array([row for row in sorted(found) if names[row[0]] not in TENSOR], dtype=INST_DTYPE)
     if inst.size:
-        core().load(replace(decoded(), inst=inst))
+        assert len(core().load(replace(decoded(), inst=inst)).decoded.inst) == inst.size
 
 
 def test_an_instruction_without_handler_is_named() -> None:
