@@ -15,7 +15,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2]))
 os.environ.setdefault("PTXGYM_SECRET", "the tests' own secret")
 
-from ptxgym.device.cuda.gpu import gpu_for
+from ptxgym.device.cuda.gpu import Gpu
 from ptxgym.device.cuda.model import Tier
 from ptxgym.evaluator import Evaluator
 from ptxgym.feedback import render
@@ -68,9 +68,7 @@ def judged(evaluator: Evaluator, name: str, text: str) -> Verdict:
 
 
 @pytest.fixture(scope="module")
-def evaluator() -> Iterator[Evaluator]:
-    if gpu_for("h100") is None:
-        pytest.skip("no Hopper GPU")
+def evaluator(gpu: Gpu) -> Iterator[Evaluator]:
     with Evaluator("cuda") as shared:
         yield shared
 

@@ -14,7 +14,7 @@ import pytest
 
 from ptxgym.build import Build, build
 from ptxgym.device.cuda.executor import Call, Executor
-from ptxgym.device.cuda.gpu import Gpu, gpu_for, profile_of
+from ptxgym.device.cuda.gpu import Gpu, profile_of
 from ptxgym.judge.numbers import bf16_bits, bf16_values
 from ptxgym.plan import Argument, LaunchPlan, record
 from ptxgym.task import load_task
@@ -28,14 +28,6 @@ GEMM = 'extern "C" void run(const __nv_bfloat16* A, const __nv_bfloat16* B, __nv
 A = np.arange(1, N + 1, dtype=np.int32)
 POISON = np.uint32(0x7FDBABED)
 Run = Callable[..., Any]
-
-
-@pytest.fixture(scope="module")
-def gpu() -> Gpu:
-    found = gpu_for("h100")
-    if found is None:
-        pytest.skip("no Hopper GPU")
-    return found
 
 
 @pytest.fixture(scope="module")

@@ -28,14 +28,6 @@ WORD = {2: "bf16", 4: "fp32"}
 
 
 @pytest.fixture(scope="module")
-def cupy() -> Any:
-    module = pytest.importorskip("cupy")
-    if not module.cuda.is_available():
-        pytest.skip("no CUDA device")
-    return module
-
-
-@pytest.fixture(scope="module")
 def task() -> Task:
     return load_task("gemm")
 

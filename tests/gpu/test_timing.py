@@ -18,13 +18,10 @@ pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 SECRET = b"the tests' own secret"
 
 
-@pytest.fixture(scope="module")
-def cupy() -> Any:
-    pytest.importorskip("torch")
-    module = pytest.importorskip("cupy")
-    if not module.cuda.is_available():
-        pytest.skip("no CUDA device")
-    return module
+@pytest.fixture(scope="module", autouse=True)
+def torch() -> Any:
+    """Baselines are torch's."""
+    return pytest.importorskip("torch")
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 
 from ptxgym.build.model import Build
 from ptxgym.device.cuda.model import Request
+from ptxgym.device.cuda.timing import TimedCall
 from ptxgym.device.protocol import Execution, InstructionCount
 from ptxgym.judge.conditions import Case
 from ptxgym.judge.judge import Judgement
@@ -108,10 +109,6 @@ class Timed:
     lock_held_s: float
     skipped: Mapping[str, str] = field(default_factory=dict)
     """Baselines that were not timed, with the reason."""
-
-
-TimedCall = Callable[[int], "float | Failure"]
-"""Make one cold call on draw i and return its µs; see `timing.TimedCall`."""
 
 
 class CallFailedError(Exception):
