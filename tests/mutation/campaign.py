@@ -17,7 +17,8 @@ from ptxgym.device.protocol import Bytes, Execution, RunOptions
 from ptxgym.plan.model import LaunchPlan
 from ptxgym.verdict import Failure, Finding, Severity, Status
 from tests.mutation.equivalent import reason
-from tests.mutation.operators import ptx_operators
+from tests.mutation.operators import Operator, ptx_operators
+from tests.mutation.operators_tcgen05 import tcgen05_operators
 from tests.mutation.plans import plan_mutants
 from tests.mutation.sites import KernelText
 
@@ -77,11 +78,17 @@ class Subject:
     plan: LaunchPlan
 
 
+def operators(stage_bytes: Mapping[str, int]) -> tuple[Operator, ...]:
+    """Return all operators on PTX, for stages of that many bytes of operand `A` and `B`."""
+    sizes = dict(stage_bytes)
+    return (*ptx_operators(sizes), *tcgen05_operators(sizes))
+
+
 def subjects(target: Target) -> Iterator[Subject]:
     """Yield the mutants of a target, those of its PTX first."""
     kernel = KernelText(target.build.ptx.read_text())
     every_line = frozenset(s.line for s in kernel.statements)
-    mutants = [m for op in ptx_operators(dict(target.stage_bytes)) for m in op.mutants(kernel)]
+    mutants = [m for op in operators(target.stage_bytes) for m in op.mutants(kernel)]
     for number, m in enumerate(mutants):
         lines = frozenset({m.line, *m.counterparts})
         yield Subject(f"{target.name}/{number:03}", m.operator, m.detail, m.line, lines, m.text, target.plan)
@@ -108,8 +115,7 @@ def campaign(target: Target, keep: Callable[[int], bool] = lambda number: True) 
                 ptx.write_text(subject.ptx)
                 build = dataclasses.replace(build, ptx=ptx, key=f"{build.key}-{name}")
             outcome, first = run(target, build, subject.plan, subject.lines)
-            source = text[subject.line - 1] if subject.line else ""
-            why = reason(target.name, subject.operator, source) if outcome == "survived" else None
+            why = reason(target.name, subject.operator, text, subject.line) if outcome == "survived" else None
             yield Result(target.name, subject.operator, subject.detail, subject.line, outcome, first, why, subject.key)
 
 

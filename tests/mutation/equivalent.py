@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -14,12 +15,14 @@ class Equivalence(NamedTuple):
     source: str
     """Pattern that the mutated line of the source matches wholly; empty for the host side."""
     reason: str
+    before: str = ""
+    """Pattern that the line before matches wholly, where one text stands at several places."""
 
 
 _INIT_FENCE = r'asm volatile\("fence\.mbarrier_init\.release\.cluster;" ::: "memory"\);'
 _SETUP_FENCE = r'asm volatile\("fence\.proxy\.async\.shared::cta;" ::: "memory"\);'
 _STORE_FENCE = _SETUP_FENCE + r"  // TMA reads what ordinary stores wrote"
-_MULTIPLY = r"wgmma_m64n(256k16\(|128k16\(scores,).*\);|multiply_dimensions\(.*\);"
+_MULTIPLY = r"wgmma_m64n(256k16\(|128k16\(scores,).*\);|multiply_dimensions\(.*\);|multiply_add\(sums,.*"
 _EXPECT = r"barrier_expect\(.*\);|next\(map_[kv],.*\);|load_tile\(shared\.q,.*\);"
 
 _TWO_FENCES = (
@@ -60,23 +63,46 @@ _SPARE_ARRIVAL = (
     "say that both consumers are done. One arrival too many a round adds up to a fault only in longer sequences."
 )
 
+_READ_BEFORE = (
+    "tcgen05.wait::ld has completed the loads, and the arrival or barrier after it releases what came before: the "
+    "standard memory model applies to tcgen05, too (PTX ISA 9.7.16.6.3). The fence is for relaxed arrivals."
+)
+_FENCED_AGAIN = (
+    "A fence after another wait stands between this one and the thread's next asynchronous operation on tensor memory; "
+    "tcgen05.dealloc is none (PTX ISA 9.7.16.6.1), so that barriers order it."
+)
+_SHARED_ONLY = (
+    "The wait is for operands in shared memory, which mbarriers order; what tensor memory needs, the fence at the "
+    "beginning of the tile has ordered, and products of one thread follow each other."
+)
+_ONE_CTA = (
+    "Giving up the right to allocate is for CTAs that wait for columns on the same SM; this kernel takes all columns "
+    "and almost all shared memory, so that there is none."
+)
+_LATER_TILE = (
+    "The barrier after it belongs to the next tile, which is complete later; at this size every CTA has an even number "
+    "of tiles, so that there is always a next one."
+)
+
 _FORWARD = ("attn_fwd", "attn_fwd_causal")
 _BACKWARD = ("attn_bwd", "attn_bwd_causal")
 _WITH_WGMMA = ("wgmma", "oracle", *_FORWARD, *_BACKWARD)
-_WITH_STORES = ("oracle", *_FORWARD, *_BACKWARD)
+_BLACKWELL = ("gemm_b200",)
+_TENSOR = (*_WITH_WGMMA, *_BLACKWELL)
+_WITH_STORES = ("oracle", *_BLACKWELL, *_FORWARD, *_BACKWARD)
 
 EQUIVALENCES = (
-    *(Equivalence(kernel, "drop.proxy_fence", _SETUP_FENCE, _TWO_FENCES) for kernel in _WITH_WGMMA),
-    *(Equivalence(kernel, "drop.mbarrier_init_fence", _INIT_FENCE, _TWO_FENCES) for kernel in _WITH_WGMMA),
-    *(Equivalence(kernel, "move.proxy_fence", _SETUP_FENCE, _TWO_FENCES) for kernel in _WITH_WGMMA),
+    *(Equivalence(kernel, "drop.proxy_fence", _SETUP_FENCE, _TWO_FENCES) for kernel in _TENSOR),
+    *(Equivalence(kernel, "drop.mbarrier_init_fence", _INIT_FENCE, _TWO_FENCES) for kernel in _TENSOR),
+    *(Equivalence(kernel, "move.proxy_fence", _SETUP_FENCE, _TWO_FENCES) for kernel in _TENSOR),
     *(Equivalence(kernel, "move.proxy_fence", _STORE_FENCE, _READER_FENCE) for kernel in _WITH_STORES),
-    *(Equivalence(kernel, "move.expect", _EXPECT, _LATE_EXPECT) for kernel in _WITH_WGMMA),
+    *(Equivalence(kernel, "move.expect", _EXPECT, _LATE_EXPECT) for kernel in _TENSOR),
     *(
         Equivalence(kernel, f"descriptor.leading.{operand}", _MULTIPLY, _LEADING)
-        for kernel in _WITH_WGMMA
+        for kernel in _TENSOR
         for operand in "AB"
     ),
-    *(Equivalence(kernel, "launch.smem", "", _SPARE) for kernel in _WITH_WGMMA),
+    *(Equivalence(kernel, "launch.smem", "", _SPARE) for kernel in _TENSOR),
     *(Equivalence(kernel, "drop.bar_sync", r"(if .*)?take_turn\(.*\);.*", _TURNS) for kernel in _FORWARD),
     *(
         Equivalence(kernel, f"{change}.wgmma_fence", r"wgmma_fence\(\);", _REGISTER_FENCE)
@@ -85,12 +111,34 @@ EQUIVALENCES = (
     ),
     *(Equivalence(kernel, "stage.wait", r"next\(map_[kv],.*\);", _LATER_SLOT) for kernel in _FORWARD),
     *(Equivalence(kernel, "count.init_less", r"barrier_init\(.*\.empty.*", _SPARE_ARRIVAL) for kernel in _BACKWARD),
+    Equivalence("gemm_b200", "drop.tcgen05_fence_before", r"fence_before_sync\(\);", _READ_BEFORE),
+    *(
+        Equivalence("gemm_b200", f"{change}.tcgen05_fence_after", r"fence_after_sync\(\);", why, before)
+        for change in ("drop", "move")
+        for before, why in (
+            (r"__syncthreads\(\);|barrier_wait\(.*\.drained.*", _FENCED_AGAIN),
+            (r"barrier_wait\(.*\.full.*", _SHARED_ONLY),
+        )
+    ),
+    Equivalence("gemm_b200", "drop.tcgen05_relinquish", r'asm volatile\("tcgen05\.relinquish.*', _ONE_CTA),
+    Equivalence("gemm_b200", "stage.wait", r"barrier_wait\(.*\.done.*", _LATER_TILE),
 )
 
 
-def reason(kernel: str, operator: str, source_line: str) -> str | None:
-    """Return why a surviving mutant is equivalent, or None if nobody has justified it."""
+def reason(kernel: str, operator: str, source: Sequence[str], line: int) -> str | None:
+    """Return why a surviving mutant is equivalent, or None if nobody has justified it.
+
+    Args:
+        kernel: Name of the target.
+        operator: Name of the operator.
+        source: Lines of the kernel.
+        line: The line that was mutated, from 1; 0 for the host side.
+    """
+    here = source[line - 1].strip() if line else ""
+    before = source[line - 2].strip() if line > 1 else ""
     for known in EQUIVALENCES:
-        if (kernel, operator) == known[:2] and re.fullmatch(known.source, source_line.strip()):
+        if (kernel, operator) != known[:2] or not re.fullmatch(known.source, here):
+            continue
+        if not known.before or re.fullmatch(known.before, before):
             return known.reason
     return None

@@ -12,6 +12,9 @@ COPY = r"cp\.async\.bulk(?!\.(?:commit|wait|prefetch))"
 LOAD = r"cp\.async\.bulk\.tensor\.\dd\.shared|cp\.async\.bulk\.shared"
 STORE = r"cp\.async\.bulk\.tensor\.\dd\.global|cp\.async\.bulk\.global"
 WGMMA = r"wgmma\.mma_async"
+MULTIPLY = rf"{WGMMA}|tcgen05\.mma"
+READ_SUMS = r"tcgen05\.ld"
+TMEM = r"tcgen05\.(?:alloc|dealloc)"
 FILL = r"stmatrix|st\.shared"
 WAIT = r"mbarrier\.(?:try|test)_wait"
 ARRIVE = r"mbarrier\.arrive(?!\.expect)"
@@ -34,6 +37,7 @@ class Mutant:
 
 
 Edit = Callable[[KernelText, Statement], dict[int, str] | None]
+"""Gives the changed lines: none where this copy of a site stays as it is, None where the site cannot be changed."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,8 @@ class Operator:
                     break
                 edits |= change
             else:
+                if not edits:
+                    continue
                 text = kernel.replace(edits)
                 detail = self.detail or site.opcode
                 yield Mutant(self.name, detail, site.line, text, self._counterparts(kernel, site))
@@ -165,10 +171,10 @@ def _one_more(match: re.Match[str]) -> str:
 
 
 def _drops() -> Iterator[Operator]:
-    yield Operator("drop.mbarrier_wait", WAIT, pass_wait, after=(WGMMA, LOAD, EXPECT), before=(LOAD, WGMMA))
+    yield Operator("drop.mbarrier_wait", WAIT, pass_wait, (MULTIPLY, LOAD, EXPECT, READ_SUMS), (LOAD, MULTIPLY))
     yield Operator("drop.wgmma_wait", r"wgmma\.wait_group", drop, after=(ARRIVE, FILL, GLOBAL), every=WGMMA)
     yield Operator("drop.bulk_wait", BULK_WAIT, drop, after=(FILL,), before=(STORE,))
-    yield Operator("drop.bar_sync", BAR_SYNC, drop, after=(STORE, FILL), before=(FILL, INIT, STORE), every=USE)
+    yield Operator("drop.bar_sync", BAR_SYNC, drop, (STORE, FILL), (FILL, INIT, STORE), f"{USE}|{TMEM}")
     yield Operator("drop.wgmma_fence", r"wgmma\.fence", drop, after=(WGMMA,))
     yield Operator("drop.proxy_fence", PROXY_FENCE, drop, after=(STORE, LOAD), before=(FILL, INIT))
     yield Operator("drop.mbarrier_init_fence", r"fence\.mbarrier_init", drop, after=(LOAD,), before=(INIT,))
@@ -180,9 +186,10 @@ def _drops() -> Iterator[Operator]:
 
 
 def _moves() -> Iterator[Operator]:
+    past_use = move_past(f"{MULTIPLY}|{LOAD}|{READ_SUMS}")
     past_bulk_wait = move_past(BULK_WAIT)
     yield Operator("move.wgmma_wait", r"wgmma\.wait_group", move_past(ARRIVE), after=(ARRIVE,), every=WGMMA)
-    yield Operator("move.mbarrier_wait", WAIT, move_past(f"{WGMMA}|{LOAD}"), after=(WGMMA, LOAD), before=(LOAD,))
+    yield Operator("move.mbarrier_wait", WAIT, past_use, (MULTIPLY, LOAD, READ_SUMS), (LOAD, MULTIPLY))
     yield Operator("move.proxy_fence", PROXY_FENCE, move_past(BAR_SYNC), after=(STORE, LOAD), before=(FILL, INIT))
     yield Operator("move.wgmma_fence", r"wgmma\.fence", move_past(r"wgmma\.commit"), after=(WGMMA,))
     yield Operator("move.wgmma_commit", r"wgmma\.commit_group", move_past(r"wgmma\.wait"), every=WGMMA)
@@ -193,9 +200,9 @@ def _moves() -> Iterator[Operator]:
 
 def _numbers(stage_a: int) -> Iterator[Operator]:
     flip = operand(SECOND, 32, "xor.b32 {new}, {old}, 1")
-    yield Operator("parity.flip", WAIT, flip, after=(WGMMA, LOAD, EXPECT), before=(LOAD, ARRIVE))
+    yield Operator("parity.flip", WAIT, flip, (MULTIPLY, LOAD, EXPECT, READ_SUMS), (LOAD, ARRIVE, MULTIPLY))
     yield Operator("count.init_more", INIT, plus(SECOND, 1), every=USE, detail="count + 1")
-    yield Operator("count.init_less", INIT, plus(SECOND, -1), every=f"{USE}|{LOAD}", detail="count - 1")
+    yield Operator("count.init_less", INIT, plus(SECOND, -1), every=f"{USE}|{LOAD}|{MULTIPLY}", detail="count - 1")
     twice = rewrite(r"\];", lambda _: "], 2;")
     yield Operator("count.arrive", ARRIVE, twice, before=(INIT,), every=f"{WAIT}|{LOAD}", detail="count 2")
     more = rewrite(r",\s*128;", lambda _: ", 160;")
@@ -208,7 +215,20 @@ def _numbers(stage_a: int) -> Iterator[Operator]:
     yield Operator("bytes.less", EXPECT, plus(SECOND, -stage_a), (LOAD, WAIT), (WAIT,), detail="bytes of A missing")
 
 
-def _descriptors(stages: tuple[int, int]) -> Iterator[Operator]:
+def descriptor_operators(
+    target: str,
+    edit: Callable[[int, str, int], Edit],
+    stages: tuple[int, int],
+    writers: str,
+) -> Iterator[Operator]:
+    """Yield the operators on the shared memory descriptors of a matrix instruction.
+
+    Args:
+        target: The instruction.
+        edit: Gives the edit of operand 0 (A) or 1 (B) from an operation and a value.
+        stages: Bytes of one stage of A and B.
+        writers: What fills the operands.
+    """
     changes = (
         ("leading", "add.s64", 2 << 16, "leading offset + 32 B"),
         ("stride", "xor.b64", 0x60 << 32, "stride offset halved"),
@@ -218,23 +238,27 @@ def _descriptors(stages: tuple[int, int]) -> Iterator[Operator]:
     )
     for which, letter in enumerate("AB"):
         for field, operation, value, detail in changes:
-            edit = descriptor(which, operation, value)
-            yield Operator(f"descriptor.{field}.{letter}", WGMMA, edit, every=LOAD, detail=detail)
-        edit = descriptor(which, "add.s64", stages[which] >> 4)
-        yield Operator(f"stage.descriptor.{letter}", WGMMA, edit, (WAIT,), (WAIT,), LOAD, f"next stage of {letter}")
+            change = edit(which, operation, value)
+            yield Operator(f"descriptor.{field}.{letter}", target, change, every=writers, detail=detail)
+        further = edit(which, "add.s64", stages[which] >> 4)
+        yield Operator(
+            f"stage.descriptor.{letter}", target, further, (WAIT,), (WAIT,), writers, f"next stage of {letter}"
+        )
 
 
 def _stages(stage_a: int) -> Iterator[Operator]:
     next_barrier = plus(ADDRESS, 8)
-    yield Operator("stage.load", LOAD, plus(ADDRESS, stage_a), (WGMMA,), (EXPECT,), detail="one stage of A further")
-    yield Operator("stage.wait", WAIT, next_barrier, (WGMMA, LOAD, EXPECT), (LOAD,), detail="next barrier")
-    yield Operator("stage.arrive", ARRIVE, next_barrier, (LOAD,), (WGMMA,), every=WAIT, detail="next barrier")
+    yield Operator("stage.load", LOAD, plus(ADDRESS, stage_a), (MULTIPLY,), (EXPECT,), detail="one stage of A further")
+    yield Operator("stage.wait", WAIT, next_barrier, (MULTIPLY, LOAD, EXPECT), (LOAD,), detail="next barrier")
+    yield Operator("stage.arrive", ARRIVE, next_barrier, (LOAD,), (MULTIPLY,), every=WAIT, detail="next barrier")
     yield Operator("stage.expect", EXPECT, next_barrier, (LOAD, WAIT), (WAIT,), EXPECT, detail="next barrier")
-    yield Operator("stage.signal", LOAD, plus(LAST_ADDRESS, 8), (WGMMA,), (EXPECT,), detail="signals the next barrier")
+    yield Operator(
+        "stage.signal", LOAD, plus(LAST_ADDRESS, 8), (MULTIPLY,), (EXPECT,), detail="signals the next barrier"
+    )
 
 
 def _bounds() -> Iterator[Operator]:
-    yield Operator("bounds.load", LOAD, plus(ROW, 1 << 20), after=(WGMMA,), detail="row + 2^20")
+    yield Operator("bounds.load", LOAD, plus(ROW, 1 << 20), after=(MULTIPLY,), detail="row + 2^20")
     yield Operator("bounds.load_target", LOAD, plus(ADDRESS, 1 << 18), detail="destination + 256 KiB")
     yield Operator("bounds.store_shared", FILL, plus(ADDRESS, 1 << 18), detail="address + 256 KiB")
     yield Operator("bounds.store_global", GLOBAL, plus(ADDRESS, 1 << 40, 64), detail="address + 1 TiB")
@@ -248,4 +272,5 @@ def ptx_operators(stage_bytes: dict[str, int]) -> tuple[Operator, ...]:
         stage_bytes: Bytes of one stage of operand `A` and `B`.
     """
     stages = stage_bytes["A"], stage_bytes["B"]
-    return (*_drops(), *_moves(), *_numbers(stages[0]), *_descriptors(stages), *_stages(stages[0]), *_bounds())
+    descriptors = descriptor_operators(WGMMA, descriptor, stages, LOAD)
+    return (*_drops(), *_moves(), *_numbers(stages[0]), *descriptors, *_stages(stages[0]), *_bounds())

@@ -23,6 +23,7 @@ class Known(NamedTuple):
     axes: Axes
     stage_bytes: dict[str, int]
     """Bytes of one stage of operand `A` and `B`."""
+    arch: str = "h100"
 
 
 _GEMM_SHAPE = {"M": 256, "N": 512, "K": 576}
@@ -35,18 +36,22 @@ STAGE_BYTES = {"A": 128 * 64 * 2, "B": 256 * 64 * 2}
 _TILE = {"A": 128 * 128 * 2, "B": 128 * 128 * 2}
 _TWO_TILES = {"A": 2 * 64 * 128 * 2, "B": 2 * 64 * 128 * 2}
 
+_BLACKWELL_SHAPE = {"M": 256, "N": 1024, "K": 320}
+"""Four tiles a CTA use both accumulators twice; five slices wrap a ring of four stages."""
+
 _KNOWN = {
     "naive": Known("gemm", "naive", _GEMM_SHAPE, STAGE_BYTES),
     "mma_sync": Known("gemm", "mma_sync", _GEMM_SHAPE, STAGE_BYTES),
     "wgmma": Known("gemm", "wgmma", _GEMM_SHAPE, STAGE_BYTES),
     "oracle": Known("gemm", "oracle", _GEMM_SHAPE, STAGE_BYTES),
+    "gemm_b200": Known("gemm", "oracle", _BLACKWELL_SHAPE, STAGE_BYTES, "b200"),
     "attn_fwd": Known("attn_fwd", "oracle", _HEADS, _TILE),
     "attn_fwd_causal": Known("attn_fwd_causal", "oracle", _HEADS, _TILE),
     "attn_bwd": Known("attn_bwd", "oracle", _HEAD, _TWO_TILES),
     "attn_bwd_causal": Known("attn_bwd_causal", "oracle", _HEAD, _TWO_TILES),
 }
 GEMM = ("wgmma", "oracle")
-SOLUTIONS = (*GEMM, "attn_fwd", "attn_fwd_causal", "attn_bwd", "attn_bwd_causal")
+SOLUTIONS = (*GEMM, "gemm_b200", "attn_fwd", "attn_fwd_causal", "attn_bwd", "attn_bwd_causal")
 """Whose mutants make the campaign."""
 PROCESSORS = 2
 """A small GPU, so that each CTA of a persistent kernel walks several tiles, and what goes on across tiles is seen."""
@@ -56,13 +61,13 @@ def load(name: str) -> Target:
     """Build and record the kernel `name`, and draw its inputs."""
     known = _KNOWN[name]
     task = load_task(known.task)
-    text = (task.folder / "solutions" / "h100" / f"{known.file}.cu").read_text()
-    built = build(text, declaration=task.signature.declaration(), arch=load_arch("h100").code)
+    text = (task.folder / "solutions" / known.arch / f"{known.file}.cu").read_text()
+    built = build(text, declaration=task.signature.declaration(), arch=load_arch(known.arch).code)
     assert isinstance(built, Build), built
     sizes = task.sizes_bytes(known.axes)
     arguments = [Argument(tensor.name, "input", sizes[tensor.name]) for tensor in task.inputs]
     arguments += [Argument(tensor.name, "output", sizes[tensor.name]) for tensor in task.outputs]
-    plan = record(built, arguments, known.axes, replace(device_profile("h100"), sm_count=PROCESSORS))
+    plan = record(built, arguments, known.axes, replace(device_profile(known.arch), sm_count=PROCESSORS))
     assert isinstance(plan, LaunchPlan), plan
     data = buffers(task, Case("mutation/normal", known.axes, "normal", 3, False))
     inputs = {tensor.name: decode(data[tensor.name], tensor, known.axes) for tensor in task.inputs}

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from ptxgym.device.protocol import RunOptions
-from tests.mutation.campaign import DEVICE, Result, Target, campaign, seeds
+from tests.mutation.campaign import DEVICE, Result, Target, campaign, operators, seeds
 from tests.mutation.equivalent import EQUIVALENCES
-from tests.mutation.operators import ptx_operators
 from tests.mutation.plans import plan_mutants
 from tests.mutation.sites import KernelText
 from tests.mutation.targets import SOLUTIONS, STAGE_BYTES, load
@@ -21,6 +20,12 @@ TESTED = tuple(name for name in SOLUTIONS if name != "attn_bwd")
 STEPS = {"attn_bwd_causal": 6}
 """Every how many mutants: its three kernels have most."""
 STEP = 3
+
+
+STORES_TO_TENSOR_MEMORY = {
+    "drop.tcgen05_wait_st", "move.tcgen05_wait_st", "column.st", "lane.st", "column.mma_a",
+}  # fmt: skip
+"""No kernel here has any."""
 
 
 @cache
@@ -58,13 +63,13 @@ def test_ordering_faults_are_named_at_their_line(name: str) -> None:
     ordering = [r for r in noticed if not r.operator.startswith(data)]
     ordering = [r for r in ordering if "descriptor." not in r.operator or r.outcome != "wrong"]
     assert [r for r in ordering if r.outcome != "named"] == []
-    assert sum(r.outcome == "named" for r in noticed) >= 0.85 * len(noticed)
+    assert sum(r.outcome == "named" for r in noticed) >= 0.9 * len(noticed)
 
 
 def test_every_operator_has_a_site() -> None:
     kernels = [KernelText(target(name).build.ptx.read_text()) for name in SOLUTIONS]
-    for operator in ptx_operators(STAGE_BYTES):
-        assert any(next(operator.mutants(kernel), None) for kernel in kernels), operator.name
+    absent = {o.name for o in operators(STAGE_BYTES) if not any(next(o.mutants(kernel), None) for kernel in kernels)}
+    assert absent == STORES_TO_TENSOR_MEMORY
     assert {m.operator for m in plan_mutants(target("wgmma").plan)} == {
         "map.swizzle", "map.box", "map.bounds", "map.stride", "launch.smem", "launch.grid", "launch.block",
     }  # fmt: skip
@@ -73,14 +78,14 @@ def test_every_operator_has_a_site() -> None:
 def test_mutants_differ_from_the_kernel() -> None:
     kernel = KernelText(target("wgmma").build.ptx.read_text())
     original = "\n".join(kernel.lines)
-    mutants = [m for operator in ptx_operators(STAGE_BYTES) for m in operator.mutants(kernel)]
+    mutants = [m for operator in operators(STAGE_BYTES) for m in operator.mutants(kernel)]
     assert len(mutants) > 50
     assert all(m.text != original for m in mutants)
     assert all(m.line for m in mutants)
 
 
 def test_equivalences_are_about_known_operators() -> None:
-    names = {operator.name for operator in ptx_operators(STAGE_BYTES)} | {"launch.smem"}
+    names = {operator.name for operator in operators(STAGE_BYTES)} | {"launch.smem"}
     assert {known.operator for known in EQUIVALENCES} <= names
 
 
@@ -89,11 +94,12 @@ def test_findings_do_not_depend_on_host_threads(tmp_path: Path, options: RunOpti
     subject = target("wgmma")
     kernel = KernelText(subject.build.ptx.read_text())
     wanted = ("drop.wgmma_wait", "bytes.less", "stage.arrive", "descriptor.start.B", "count.init_more")
-    for operator in ptx_operators(STAGE_BYTES):
-        if operator.name not in wanted:
+    for operator in operators(STAGE_BYTES):
+        mutant = next(operator.mutants(kernel), None)
+        if operator.name not in wanted or mutant is None:
             continue
         ptx = tmp_path / f"{operator.name}.ptx"
-        ptx.write_text(next(operator.mutants(kernel)).text)
+        ptx.write_text(mutant.text)
         build = dataclasses.replace(subject.build, ptx=ptx, key=operator.name)
         one, two = (
             DEVICE.run(build, subject.plan, subject.buffers, dataclasses.replace(options, threads=threads))

@@ -32,6 +32,7 @@ struct Mma : AsyncOp {
 
 void Mma::note_operand(Cta& cta, const OperandBytes& bytes, const char* name) const {
   check_operand_layout(cta, cta.warps[static_cast<size_t>(warp)], inst, bytes, name, "tcgen05.mma", "61-63");
+  note_element_type(cta, cta.warps[static_cast<size_t>(warp)], inst, bytes, name, "tcgen05.mma", form.a_type == 1);
   mark_operand_read(cta, bytes, inst);
 }
 

@@ -62,6 +62,7 @@ struct LineLayout {
   int32_t reader;  // a wgmma that read some of it; -1: none did
   Swizzle swizzle;
   uint8_t read;  // bit per chunk that wgmma has read since
+  TensorType type = TensorType::U8;  // of the tensor map
 };
 
 constexpr uint32_t LINE_BYTES = 128;

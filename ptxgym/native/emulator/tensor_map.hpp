@@ -55,6 +55,21 @@ inline bool is_tensor_map(const TensorMap& map) {
          map.swizzle <= Swizzle::B128 && map.fill <= OutOfBounds::Nan;
 }
 
+// A dimension whose stride lies within what the dimensions of smaller strides span; -1: none. Strides of 0 repeat on
+// purpose.
+inline int overlapping_dimension(const TensorMap& map) {
+  for (int dim = 1; dim < map.rank; ++dim) {
+    const uint64_t stride = map.strides[dim - 1];
+    if (stride == 0 || map.last[dim] == 0) continue;
+    if (uint64_t{map.last[0]} * element_bytes(map.type) >= stride) return dim;
+    for (int other = 1; other < map.rank; ++other) {
+      const uint64_t smaller = map.strides[other - 1];
+      if (other != dim && smaller < stride && uint64_t{map.last[other]} * smaller >= stride) return dim;
+    }
+  }
+  return -1;
+}
+
 // Elements that one box moves along a dimension: a stride e visits ceil(box / e) of them; dimension 0 ignores it
 // (CUDA driver API, cuTensorMapEncodeTiled, elementStrides).
 inline uint32_t box_count(const TensorMap& map, int dim) {

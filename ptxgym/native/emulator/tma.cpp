@@ -108,7 +108,7 @@ struct BoxLoad : AsyncOp {
     for (uint32_t at = box.shared; at < end; at += LINE_BYTES) {
       const bool whole = dense && at + LINE_BYTES <= end;
       const uint64_t hash = whole ? line_hash(cta.shared(at)) : 0;
-      lines[at / LINE_BYTES] = {hash, ticket, whole ? inst : -1, -1, box.map.swizzle, 0};
+      lines[at / LINE_BYTES] = {hash, ticket, whole ? inst : -1, -1, box.map.swizzle, 0, box.map.type};
     }
   }
 };
@@ -202,6 +202,23 @@ void note_swizzle_base(Cta& cta, Warp& warp, const Inst& inst, int lane, const T
   finding->mend("align the tile to %u bytes: round the start of dynamic shared memory up", period);
 }
 
+// Rows that overlap in global memory: strides that count elements, or belong to another matrix. Windows over a sequence
+// are made so on purpose.
+void note_overlap(Cta& cta, Warp& warp, const Inst& inst, int lane, const TensorMap& map) {
+  const int dim = overlapping_dimension(map);
+  if (dim < 0) return;
+  FindingRecord* finding = cta.findings.add(cta, &warp, lane, "tma.overlapping_rows", Severity::Note, cta.index_of(inst));
+  if (!finding) return;
+  const auto stride = static_cast<unsigned long long>(map.strides[dim - 1]);
+  const unsigned long long row = (uint64_t{map.last[0]} + 1) * element_bytes(map.type);
+  finding->say(
+      "the tensor map's stride of dimension %d is %llu bytes, within what the smaller strides span (a row has %llu): "
+      "different coordinates are the same bytes",
+      dim, stride, row);
+  finding->party(0, "tensor copy", "uses the tensor map");
+  finding->mend("globalStrides counts bytes, not elements: of a row-major matrix it is columns * sizeof(element)");
+}
+
 // Builds the box of one lane; false after a fault was recorded.
 bool resolve(Cta& cta, Warp& warp, const Inst& inst, int lane, uint64_t map_address, uint64_t shared, Access access,
              Box& box) {
@@ -244,6 +261,7 @@ bool resolve(Cta& cta, Warp& warp, const Inst& inst, int lane, uint64_t map_addr
   }
   box.shared = static_cast<uint32_t>(shared);
   note_swizzle_base(cta, warp, inst, lane, map, box.shared);
+  note_overlap(cta, warp, inst, lane, map);
   int32_t coords[MAX_RANK] = {};
   for (int dim = 0; dim < inst.nvec; ++dim) coords[dim] = warp.reg<int32_t>(cta.pool(inst.vec)[dim])[lane];
   const uint32_t size = element_bytes(map.type);
@@ -292,6 +310,22 @@ void footprint(const Box& box, Body body) {
   }
   for (uint32_t index = 0; index < lines; ++index) {
     for (uint32_t c = 0; c < line_bytes / CHUNK_BYTES; ++c) body(box.chunk(index, c), CHUNK_BYTES);
+  }
+}
+
+// The same for what a store moves: bytes of the box outside of the tensor are not used, whatever they are.
+template <class Body>
+void stored(const Box& box, Body body) {
+  const uint32_t line_bytes = box_line_bytes(box.map);
+  const auto whole = [&](const Line& line) { return line.bytes == line_bytes; };
+  if (std::all_of(box.lines.begin(), box.lines.end(), whole)) return footprint(box, body);
+  for (uint32_t index = 0; index < box.lines.size(); ++index) {
+    const uint32_t end = box.lines[index].at + box.lines[index].bytes;
+    for (uint32_t at = box.lines[index].at; at < end;) {
+      const uint32_t inside = at % CHUNK_BYTES, bytes = std::min(CHUNK_BYTES - inside, end - at);
+      body(box.chunk(index, at / CHUNK_BYTES) + inside, bytes);
+      at += bytes;
+    }
   }
 }
 
@@ -345,7 +379,7 @@ Step tma_store(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
     }
     if (Shadow* shadow = cta.shadow.get()) {
       shadow->async_begin(warp, at, Async::TmaStore, lane, nullptr, 0);
-      footprint(store->box, [&](uint32_t address, uint32_t bytes) {
+      stored(store->box, [&](uint32_t address, uint32_t bytes) {
         shadow->async_read(warp, at, Async::TmaStore, address, bytes, nullptr);
       });
     }

@@ -128,6 +128,23 @@ void check_operand_layout(Cta& cta, const Warp& warp, int inst, const OperandByt
   }
 }
 
+void note_element_type(Cta& cta, const Warp& warp, int inst, const OperandBytes& bytes, const char* name,
+                       const char* reader, bool bf16) {
+  const uint32_t index = bytes.chunks.front() / LINE_BYTES;
+  const LineLayout& line = tensor_state(cta).lines[index];
+  if (line.inst < 0 || line.type != (bf16 ? TensorType::F16 : TensorType::BF16)) return;
+  if (line_hash(cta.shared(index * LINE_BYTES)) != line.hash) return;
+  FindingRecord* finding =
+      cta.findings.add(cta, &warp, -1, "descriptor.element_type", Severity::Note, inst, line.inst);
+  if (!finding) return;
+  const char* read = bf16 ? "bf16" : "f16";
+  const char* brought = bf16 ? "FLOAT16" : "BFLOAT16";
+  finding->say("%s reads %s as %s, but the tensor map through which it came says %s", reader, name, read, brought);
+  finding->party(0, reader, "reads %s as %s", name, read);
+  finding->party(1, "tensor copy", "brought %s", brought);
+  finding->mend("the types of the instruction (or its descriptor) must be those of the data: they are not converted");
+}
+
 void mark_operand_read(Cta& cta, const OperandBytes& bytes, int inst) {
   std::vector<LineLayout>& lines = tensor_state(cta).lines;
   for (const uint32_t chunk : bytes.chunks) {
@@ -144,6 +161,8 @@ void Collective::run(Cta& cta) {
     if (bytes == &a && a_in_registers()) continue;
     check_operand_layout(cta, cta.warps[static_cast<size_t>(group * 4)], inst, *bytes, bytes == &a ? "A" : "B", "wgmma",
                          "62-63");
+    note_element_type(cta, cta.warps[static_cast<size_t>(group * 4)], inst, *bytes, bytes == &a ? "A" : "B", "wgmma",
+                      bf16);
     mark_operand_read(cta, *bytes, inst);
   }
   if (cta.grid.zero_target_results) {

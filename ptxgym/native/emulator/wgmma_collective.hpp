@@ -36,4 +36,8 @@ struct Collective : AsyncOp {
 // What reading an operand tells of the tensor copies that wrote it: a swizzle other than theirs is an error.
 void check_operand_layout(Cta&, const Warp&, int inst, const OperandBytes&, const char* name, const char* reader,
                           const char* swizzle_bits);
+// Floats of one 16-bit format that a tensor map says to be of the other, read unchanged: a note, since a tensor copy of
+// them is the same with either.
+void note_element_type(Cta&, const Warp&, int inst, const OperandBytes&, const char* name, const char* reader,
+                       bool bf16);
 void mark_operand_read(Cta&, const OperandBytes&, int inst);

@@ -59,6 +59,18 @@ extern "C" __global__ void swizzle_mismatch(const __grid_constant__ Params p) {
   reinterpret_cast<float*>(p.out)[threadIdx.x] = d[0] + d[1] + d[2] + d[3];
 }
 
+// Writes the first args[0] bytes of four lines of 128, and stores all of them through the tensor map.
+extern "C" __global__ void clipped_store(const __grid_constant__ Params p) {
+  for (int i = threadIdx.x; i < 512; i += blockDim.x)
+    if (i % 128 < p.args[0]) image()[i] = static_cast<uint8_t>(i % 128 + 1);
+  publish();
+  if (threadIdx.x == 0) {
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %1}], [%2];" ::"l"(&p.map), "r"(0),
+                 "r"(smem_address(image())) : "memory");
+    asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group 0;" ::: "memory");
+  }
+}
+
 // args[0]: what differs. 0 nothing, 1 the descriptor of one lane, 2 that of one warp, 3 scale-d of one warp, 4 scale-d of one lane,
 // 5 one lane has exited
 extern "C" __global__ void differing_operands(const __grid_constant__ Params p) {

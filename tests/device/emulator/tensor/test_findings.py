@@ -206,6 +206,48 @@ def test_a_box_off_the_period_of_its_swizzle(conformance: Kernels, offset: int, 
     assert {record["code"].decode() for record in run.records} == codes
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_bytes_of_a_stored_box_outside_of_the_tensor_need_no_value(faulty: Kernels, schedule: str) -> None:
+    """Padding against bank conflicts is stored so: a box wider than the tensor."""
+    over = Map((56, 4), (64, 4), over="out")
+    case = Case("clipped", "clipped_store", 128, b"", 448, (112,), map=over)
+    run = faulty.run(case, schedule)
+    assert run.codes(severity=0) == set()
+    np.testing.assert_array_equal(run.output.reshape(4, 112), np.tile(np.arange(1, 113, dtype=np.uint8), (4, 1)))
+    assert faulty.run(with_args(case, a0=111), schedule).codes() == {"smem.uninitialised"}
+    swizzled = replace(case, map=replace(over, swizzle="128B"))
+    assert faulty.run(swizzled, schedule).codes() == {"smem.uninitialised"}  # its chunks lie elsewhere
+
+
+OVERLAPPING = {"elements for bytes": Map((64, 48), (64, 16), (64,)), "16 bytes short": Map((64, 48), (64, 16), (112,))}
+APART = {
+    "dense": Map((64, 48), (64, 16)),
+    "padded": Map((56, 48), (64, 16), (128,)),
+    "columns in blocks": Map((64, 32, 4), (64, 8, 2), (512, 128)),
+}
+
+
+@pytest.mark.parametrize("name", OVERLAPPING | APART)
+def test_rows_of_a_tensor_map_that_overlap(conformance: Kernels, name: str) -> None:
+    tensor = (OVERLAPPING | APART)[name]
+    run = conformance.run(load("x", tensor, (0,) * tensor.rank))
+    assert succeeded(run)
+    assert run.codes(severity=0) == ({"tma.overlapping_rows"} if name in OVERLAPPING else set())
+    assert run.codes(severity=1) == set()
+
+
+@pytest.mark.parametrize(("element", "codes"), [("FLOAT16", {"descriptor.element_type"}), ("UINT16", set())])
+def test_floats_read_in_another_format_than_their_tensor_map_says(
+    faulty: Kernels, element: str, codes: set[str]
+) -> None:
+    case = mismatch("32B", "32B")
+    assert case.map is not None
+    assert not len(faulty.run(case).records)
+    run = faulty.run(replace(case, map=replace(case.map, type=element)))
+    assert run.codes(severity=0) == codes
+    assert run.codes(severity=1) == set()
+
+
 def test_bytes_that_the_kernel_itself_rewrote_have_no_layout(faulty: Kernels) -> None:
     assert not faulty.run(mismatch("128B", "64B", overwritten=True)).codes()
 
