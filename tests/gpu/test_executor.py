@@ -127,7 +127,7 @@ def test_bytes_beside_a_buffer(run: Run) -> None:
     before, _ = run(10)
     assert (after.status, after.code) == (Status.RUNTIME_FAULT, "cuda.out_of_bounds")
     assert "past the end of C" in after.message
-    assert "12 bytes before the start of C" in before.message
+    assert "9 bytes before the start of C" in before.message
 
 
 def test_printing(run: Run) -> None:

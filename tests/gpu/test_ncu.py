@@ -120,7 +120,7 @@ def test_permission(gpu: Gpu) -> None:
 @pytest.mark.parametrize(
     ("name", "main", "equal"),
     [("naive", "fma", ("fma",)), ("mma_sync", "mma.sync", ("mma.sync", "ldmatrix")), ("wgmma", "wgmma", ("tma",)),
-     ("oracle", "wgmma", ("tma", "stmatrix"))],
+     ("oracle", "wgmma", ("tma+cp.async", "stmatrix"))],
 )  # fmt: skip
 def test_counts_of_the_solutions_are_the_emulators(gpu: Gpu, name: str, main: str, equal: tuple[str, ...]) -> None:
     built, inputs = solution(name), drawn(SMALL)
@@ -134,8 +134,12 @@ def test_counts_of_the_solutions_are_the_emulators(gpu: Gpu, name: str, main: st
     for family in sorted({*hardware, *software}):
         print(f"  {family:10} ncu {hardware.get(family)} emulator {software.get(family)}")
     assert hardware[main].multiply_adds == software[main].multiply_adds == SMALL[0] * SMALL[1] * SMALL[2]
-    for family in equal:
-        assert hardware[family].thread_instructions == software[family].thread_instructions, family
+    for families in equal:  # SASS waits for bulk groups and for those of cp.async by the same DEPBAR.LE
+        of_hardware, of_software = (
+            sum(counts[one].thread_instructions for one in families.split("+") if one in counts)
+            for counts in (hardware, software)
+        )
+        assert of_hardware == of_software > 0, families
     for line in profile_lines(found.kernels[0]):
         print(f"  {line}")
 

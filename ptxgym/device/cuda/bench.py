@@ -2,7 +2,8 @@
 
 This is the only place that knows all of them; only the judge process imports it. Whoever computes or copies on the GPU
 holds the device lock, shared or exclusive, *before* he takes any other lock, so that nobody who waits for the GPU keeps
-another one from leaving it.
+another one from leaving it. What takes seconds holds it as long work, so that a race that waits for it to end keeps
+nobody else waiting.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ from ptxgym.verdict import Failure, Finding
 
 WARM_EXECUTORS = 4
 WARM_PROFILERS = 2
+QUIET_S = 1.0
+"""How long nobody must have been at work before profilers are started that nobody has asked for yet."""
 AT_ONCE = 8
 """Evaluations that hold GPU memory at a time: each has an executor's context, private buffers and results."""
 
@@ -51,6 +54,11 @@ class Bench:
         self._profilers: Warm[ncu.ProfiledExecutor | ncu.Unavailable] = Warm(
             self._start_profiler, _end_profiler, WARM_PROFILERS
         )
+        self._profiles = False
+        """Whether evaluations come that need a profiler."""
+        self._at_work = 0
+        """Evaluations with an executor."""
+        self._closed = False
         self._places = threading.BoundedSemaphore(AT_ONCE)
         self._mutex = threading.Lock()
         self._tools: Tools | None = None
@@ -60,6 +68,7 @@ class Bench:
         """Start executors for evaluations that have begun, load the GPU's packages, draw inputs, compute references."""
         self._executors.expect(more)
         if announced.tier != "rl":
+            self._profiles = True
             self._profilers.expect(more)
         if more < 0:
             return
@@ -83,6 +92,7 @@ class Bench:
 
     def close(self) -> None:
         """End all processes that were started, and the queue."""
+        self._closed = True
         self._executors.close()
         self._profilers.close()
         for one in self._closing:
@@ -121,10 +131,12 @@ class Bench:
     @contextmanager
     def _executor(self) -> Iterator[Executor]:
         self._places.acquire()
+        self._came()
         try:
             running = self._executors.take()
         except BaseException:
             self._places.release()
+            self._left()
             raise
         try:
             yield running
@@ -138,9 +150,30 @@ class Bench:
             running.kill()  # where the lock was not granted; the dead stay dead
         finally:
             self._places.release()
+            self._left()
+
+    def _came(self) -> None:
+        with self._mutex:
+            self._at_work += 1
+
+    def _left(self) -> None:
+        """Start profilers once it is quiet, since a race would have to wait for them.
+
+        The next evaluation may begin with a cached build, which leaves no time to start one.
+        """
+        with self._mutex:
+            self._at_work -= 1
+            if self._at_work == 0 and self._profiles and not self._closed:
+                quiet = threading.Timer(QUIET_S, self._make_ready)
+                quiet.daemon = True
+                quiet.start()
+
+    def _make_ready(self) -> None:
+        if self._at_work == 0:
+            self._profilers.fill()
 
     def _start_executor(self) -> Executor:
-        with self._lock.shared():
+        with self._lock.shared(long=True):
             running = Executor.start(self._gpu)
             try:
                 running.ready()
@@ -150,7 +183,7 @@ class Bench:
             return running
 
     def _start_profiler(self) -> ncu.ProfiledExecutor | ncu.Unavailable:
-        with self._lock.shared():
+        with self._lock.shared(long=True):
             profiler = ncu.start(self._gpu)
             if isinstance(profiler, ncu.ProfiledExecutor):
                 profiler.ready()
@@ -167,14 +200,14 @@ class Bench:
             given = memory.inputs(request.task, case)
         seen = ncu.profile(
             self._gpu, request.build, request.plan(case.axes), given, results, observe=observe, prewarmed=profiler,
-            poison=poison, on_gpu=self._shared,
+            poison=poison, on_gpu=functools.partial(self._lock.shared, long=True),
         )  # fmt: skip
         return _unusable(seen) if isinstance(seen, ncu.Unavailable) else seen
 
     def _sanitize(
         self, request: Request, case: Case, tools: tuple[SanitizerTool, ...]
     ) -> tuple[Finding, ...] | Unusable:
-        with self._lock.shared():
+        with self._lock.shared(long=True):
             found = sanitize(self._gpu, request.build, request.plan(case.axes), inputs(request.task, case), tools)
         return _unusable(found) if isinstance(found, ncu.Unavailable) else found
 

@@ -1,9 +1,13 @@
 """Who may use a GPU now: many beside each other, or one alone, across threads, processes and users.
 
-Two files in the temp folder, named by the GPU's UUID, are locked with flock(2), which the kernel releases when a holder
+Files in the temp folder, named by the GPU's UUID, are locked with flock(2), which the kernel releases when a holder
 dies. Everybody passes a *turnstile* to get at the lock proper; who waits to be alone keeps the turnstile, so that a
 stream of newcomers cannot hold him off. Whoever comes first creates the files; others open them for reading only, which
 flock permits and which `fs.protected_regular` (Documentation/admin-guide/sysctl/fs.rst of Linux) does not forbid.
+
+There are two such pairs of files: one for work of milliseconds, one for work of seconds (a profiler, a sanitizer, the
+start of a process). Who wants to be alone first waits for the long work to end, while the short goes on beside it, and
+then for the short. With one pair, every step of every evaluation would wait whenever a race waits for a profiler.
 """
 
 from __future__ import annotations
@@ -42,7 +46,9 @@ class Hold:
     granted_s: float
     """By `time.monotonic`."""
     released_s: float | None = None
-    descriptor: int | None = field(default=None, repr=False)
+    long: bool = False
+    """Beside short work; a race waits for it first."""
+    descriptors: tuple[int, ...] = field(default=(), repr=False)
 
     @property
     def held_s(self) -> float:
@@ -50,10 +56,18 @@ class Hold:
         return (time.monotonic() if self.released_s is None else self.released_s) - self.granted_s
 
 
+@dataclass(frozen=True)
+class _Gate:
+    """A lock that many may share, or one have alone, and the turnstile in front of it."""
+
+    turnstile: Path
+    lock: Path
+
+
 class DeviceLock:
     """The lock of one GPU; every instance for the same UUID is the same lock.
 
-    A thread that holds it may take it again, unless it holds it shared and wants it alone: that would wait for itself.
+    A thread that holds it may take it again, unless it wants more than it has: it would wait for itself.
     """
 
     def __init__(self, uuid: str, folder: Path = FOLDER) -> None:
@@ -69,17 +83,22 @@ class DeviceLock:
         if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", uuid):
             raise UsageError(f"{uuid!r} is no UUID of a GPU; pass what `nvidia-smi -L` prints, such as GPU-1a2b…")
         self.uuid = uuid
-        self._turnstile = folder / f"ptxgym-{uuid}.turnstile"
-        self._file = folder / f"ptxgym-{uuid}.lock"
+        self._short = _Gate(folder / f"ptxgym-{uuid}.turnstile", folder / f"ptxgym-{uuid}.lock")
+        self._long = _Gate(folder / f"ptxgym-{uuid}.long-turnstile", folder / f"ptxgym-{uuid}.long-lock")
         self._mine = threading.local()
 
-    def shared(self, timeout_s: float = TIMEOUT_S) -> contextlib.AbstractContextManager[Hold]:
+    def shared(self, timeout_s: float = TIMEOUT_S, *, long: bool = False) -> contextlib.AbstractContextManager[Hold]:
         """Hold the GPU beside other sharers; nobody is alone on it meanwhile.
+
+        Args:
+            timeout_s: how long to wait.
+            long: the work may take seconds.
 
         Raises:
             InfrastructureError: if it was not granted within `timeout_s`; names the holders where they are known.
+            RuntimeError: if this thread holds it for short work and wants it for long.
         """
-        return self._taken(exclusive=False, timeout_s=timeout_s)
+        return self._taken(Hold(False, 0.0, 0.0, long=long), timeout_s)
 
     def exclusive(self, timeout_s: float = TIMEOUT_S) -> contextlib.AbstractContextManager[Hold]:
         """Hold the GPU alone.
@@ -88,42 +107,52 @@ class DeviceLock:
             InfrastructureError: if it was not granted within `timeout_s`; names the holders where they are known.
             RuntimeError: if this thread holds it shared.
         """
-        return self._taken(exclusive=True, timeout_s=timeout_s)
+        return self._taken(Hold(True, 0.0, 0.0), timeout_s)
 
     @property
     def mine(self) -> Hold | None:
         """What this thread holds."""
         hold: Hold | None = getattr(self._mine, "hold", None)
-        return hold if hold is None or hold.descriptor is not None else None
+        return hold if hold is None or hold.descriptors else None
 
     @contextlib.contextmanager
-    def _taken(self, exclusive: bool, timeout_s: float) -> Iterator[Hold]:
+    def _taken(self, wanted: Hold, timeout_s: float) -> Iterator[Hold]:
         if outer := self.mine:
-            if exclusive and not outer.exclusive:
+            if wanted.exclusive and not outer.exclusive:
                 raise RuntimeError(f"this thread shares GPU {self.uuid} and would wait for itself to be alone on it")
+            if wanted.long and not (outer.long or outer.exclusive):
+                raise RuntimeError(f"this thread has GPU {self.uuid} for short work; begin with the long work")
             yield outer
             return
-        hold = self._granted(exclusive, timeout_s)
-        self._mine.hold = hold
+        self._grant(wanted, timeout_s)
+        self._mine.hold = wanted
         try:
-            yield hold
+            yield wanted
         finally:
             self._mine.hold = None
-            _release(hold)
+            _release(wanted)
 
-    def _granted(self, exclusive: bool, timeout_s: float) -> Hold:
+    def _grant(self, hold: Hold, timeout_s: float) -> None:
         began = time.monotonic()
         deadline = began + timeout_s
-        mode = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
-        gate = self._locked(self._turnstile, fcntl.LOCK_EX, deadline, timeout_s)
+        gates = (self._long, self._short) if hold.exclusive else (self._long,) if hold.long else (self._short,)
         try:
-            descriptor = self._locked(self._file, mode, deadline, timeout_s)
-        finally:
-            os.close(gate)
-        now = time.monotonic()
-        hold = Hold(exclusive, now - began, now, descriptor=descriptor)
+            for gate in gates:
+                hold.descriptors += (self._passed(gate, hold.exclusive, deadline, timeout_s),)
+        except BaseException:
+            _release(hold)
+            raise
+        hold.granted_s = time.monotonic()
+        hold.waited_s = hold.granted_s - began
         _HELD.add(hold)
-        return hold
+
+    def _passed(self, gate: _Gate, exclusive: bool, deadline: float, timeout_s: float) -> int:
+        """Return a descriptor that holds the gate's lock."""
+        turnstile = self._locked(gate.turnstile, fcntl.LOCK_EX, deadline, timeout_s)
+        try:
+            return self._locked(gate.lock, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH, deadline, timeout_s)
+        finally:
+            os.close(turnstile)
 
     def _locked(self, path: Path, mode: int, deadline: float, timeout_s: float) -> int:
         """Return a descriptor of `path` that holds its flock."""
@@ -142,34 +171,39 @@ class DeviceLock:
             os.close(descriptor)  # removed under us: whoever comes now locks another file
 
     def _too_long(self, timeout_s: float) -> str:
-        holders = [*self.holders(self._file), *self.holders(self._turnstile)]
+        waiting = (self._short.turnstile, self._long.turnstile)
+        holders = [*self.holders(), *(who for path in waiting for who in _holders(path))]
         who = ", ".join(dict.fromkeys(holders)) or "processes that /proc/locks does not show here"
         return (
-            f"GPU {self.uuid} was not free within {timeout_s:g} s; its lock {self._file} is held or awaited by {who}; "
-            "end what hangs there, or wait longer"
+            f"GPU {self.uuid} was not free within {timeout_s:g} s; its lock {self._short.lock} is held or awaited by "
+            f"{who}; end what hangs there, or wait longer"
         )
 
-    def holders(self, path: Path | None = None) -> list[str]:
+    def holders(self) -> list[str]:
         """Return who holds the lock, such as `pid 4242 (exclusive)`; nobody where the kernel hides it."""
-        try:
-            found = (path or self._file).stat()
-            lines = Path("/proc/locks").read_text(encoding="ascii").splitlines()
-        except OSError:
-            return []
-        place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
-        rows = [line.split() for line in lines if "->" not in line]
-        modes = {"READ": "shared", "WRITE": "exclusive"}
-        return [f"pid {row[4]} ({modes[row[3]]})" for row in rows if row[1] == "FLOCK" and row[5] == place]
+        return list(dict.fromkeys([*_holders(self._short.lock), *_holders(self._long.lock)]))
+
+
+def _holders(path: Path) -> list[str]:
+    try:
+        found = path.stat()
+        lines = Path("/proc/locks").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return []
+    place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    rows = [line.split() for line in lines if "->" not in line]
+    modes = {"READ": "shared", "WRITE": "exclusive"}
+    return [f"pid {row[4]} ({modes[row[3]]})" for row in rows if row[1] == "FLOCK" and row[5] == place]
 
 
 _HELD: weakref.WeakSet[Hold] = weakref.WeakSet()
 
 
 def _release(hold: Hold) -> None:
-    descriptor, hold.descriptor = hold.descriptor, None
+    descriptors, hold.descriptors = hold.descriptors, ()
     hold.released_s = time.monotonic()
     _HELD.discard(hold)
-    if descriptor is not None:
+    for descriptor in descriptors:
         os.close(descriptor)
 
 

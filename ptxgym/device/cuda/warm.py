@@ -1,4 +1,4 @@
-"""Processes that are started before they are needed: as many as evaluations are expected, and a few at most."""
+"""Processes that are started before they are needed: as many as evaluations are expected, or a few."""
 
 from __future__ import annotations
 
@@ -35,11 +35,12 @@ class Warm(Generic[T]):
         """Be told that so many more will be taken (negative: fewer); starts what is missing."""
         with self._mutex:
             self._expected = max(0, self._expected + more)
-            missing = 0 if self._closed else min(self._expected, self._most) - len(self._waiting)
-            started: list[Future[T]] = [Future() for _ in range(missing)]
-            self._waiting.extend(started)
-        for one in started:
-            threading.Thread(target=self._fill, args=(one,), daemon=True).start()
+            wanted = min(self._expected, self._most)
+        self._start_missing(wanted)
+
+    def fill(self) -> None:
+        """Start as many as may wait, though nobody is expected."""
+        self._start_missing(self._most)
 
     def take(self) -> T:
         """Return the one that was started first, or start one now.
@@ -63,7 +64,15 @@ class Warm(Generic[T]):
             with contextlib.suppress(Exception):  # it never started
                 self._end(one.result())
 
-    def _fill(self, one: Future[T]) -> None:
+    def _start_missing(self, wanted: int) -> None:
+        with self._mutex:
+            missing = 0 if self._closed else wanted - len(self._waiting)
+            started: list[Future[T]] = [Future() for _ in range(missing)]
+            self._waiting.extend(started)
+        for one in started:
+            threading.Thread(target=self._run, args=(one,), daemon=True).start()
+
+    def _run(self, one: Future[T]) -> None:
         try:
             one.set_result(self._start())
         except BaseException as error:  # whoever takes it is told

@@ -113,6 +113,23 @@ def test_executor_ends_even_where_the_lock_is_not_granted(bench: Bench, monkeypa
             settle(lambda number=number: executors()[number].ended)  # type: ignore[misc]
 
 
+def test_profilers_are_started_when_it_is_quiet(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benches, "QUIET_S", 0.01)
+    with bench._executor():
+        pass
+    settle(lambda: bench._at_work == 0)
+    time.sleep(0.05)
+    assert profilers() == []  # nobody has asked for one ever
+    bench._profiles = True
+    with bench._executor():
+        with bench._executor():
+            pass
+        settle(lambda: bench._at_work == 1)
+        time.sleep(0.05)
+        assert profilers() == []
+    settle(lambda: len(profilers()) == benches.WARM_PROFILERS)
+
+
 def test_failing_start_gives_its_place_back(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(benches.Executor, "failing", True, raising=False)
     for _ in range(2 * benches.AT_ONCE):

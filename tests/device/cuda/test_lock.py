@@ -9,6 +9,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,52 @@ def test_sharers_stand_beside_each_other_and_nobody_beside_one_alone(lock: Devic
     assert free(lock, exclusive=True)
 
 
+def test_who_waits_for_long_work_does_not_hold_up_the_short(lock: DeviceLock) -> None:
+    granted = threading.Event()
+
+    def race() -> None:
+        with lock.exclusive(timeout_s=30):
+            granted.set()
+
+    with lock.shared(long=True):
+        waiter = in_thread(race)
+        while not module._holders(lock._long.turnstile):
+            time.sleep(0.001)
+        assert free(lock, exclusive=False)
+        with pytest.raises(InfrastructureError, match="not free"):  # another profiler waits behind the race
+            in_thread_result(lambda: lock.shared(timeout_s=0.05, long=True))
+        assert not granted.is_set()
+    assert granted.wait(30)
+    waiter.join()
+
+
+def test_long_work_and_one_alone_exclude_each_other(lock: DeviceLock) -> None:
+    with lock.shared(long=True):
+        in_thread_result(lambda: lock.shared(timeout_s=1, long=True))
+        assert not free(lock, exclusive=True)
+    with lock.exclusive():
+        with pytest.raises(InfrastructureError, match="not free"):
+            in_thread_result(lambda: lock.shared(timeout_s=0.05, long=True))
+        with lock.shared(long=True):  # by the one who has it all
+            pass
+    with lock.shared(long=True), lock.shared():
+        pass
+    with lock.shared(), pytest.raises(RuntimeError, match="begin with the long work"), lock.shared(long=True):
+        pass
+    assert free(lock, exclusive=True)
+
+
+def in_thread_result(take: Callable[[], contextlib.AbstractContextManager[object]]) -> None:
+    """Take it in another thread; raises what that raised."""
+
+    def once() -> None:
+        with take():
+            pass
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(once).result()
+
+
 @pytest.mark.parametrize("mode", ["shared", "exclusive"])
 def test_processes_see_each_other(lock: DeviceLock, tmp_path: Path, mode: str) -> None:
     with held_elsewhere(tmp_path, mode):
@@ -121,7 +168,7 @@ def test_death_of_the_holder_releases_it(lock: DeviceLock, tmp_path: Path) -> No
 def test_death_while_waiting_leaves_the_turnstile_open(lock: DeviceLock, tmp_path: Path) -> None:
     with lock.shared():
         waiter = started(HOLDER, tmp_path, "exclusive")
-        while not lock.holders(lock._turnstile):  # it stands in the turnstile
+        while not module._holders(lock._short.turnstile):  # it stands in the turnstile
             time.sleep(0.01)
         assert not free(lock, exclusive=False)
         waiter.kill()
@@ -229,7 +276,7 @@ def test_files_of_another_user_are_opened_for_reading_only(
     lock: DeviceLock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sticky folder with fs.protected_regular refuses O_CREAT on others' files, and 0644 refuses writing."""
-    with lock.shared():
+    with lock.exclusive():
         pass
     assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o644}
     real = os.open
@@ -295,12 +342,12 @@ def test_a_removed_file_is_made_anew(lock: DeviceLock, tmp_path: Path) -> None:
 
     def wait() -> None:
         with lock.exclusive(timeout_s=10):
-            got.extend(lock.holders())
+            got.extend(module._holders(lock._long.lock))
 
     waiter = in_thread(wait)
-    while not lock.holders(lock._turnstile):
+    while not module._holders(lock._long.turnstile):
         time.sleep(0.001)
-    (tmp_path / f"ptxgym-{UUID}.lock").unlink()  # the waiter has the old file open
+    lock._long.lock.unlink()  # the waiter has the old file open
     done.set()
     holder.join()
     waiter.join()
@@ -309,7 +356,7 @@ def test_a_removed_file_is_made_anew(lock: DeviceLock, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["link", "folder"])
 def test_strange_files_are_named(lock: DeviceLock, tmp_path: Path, kind: str) -> None:
-    path = tmp_path / f"ptxgym-{UUID}.turnstile"
+    path = lock._short.turnstile
     if kind == "link":
         path.symlink_to(tmp_path / "elsewhere")
     else:

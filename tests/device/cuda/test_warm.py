@@ -97,3 +97,18 @@ def test_closing_ends_what_waits(factory: Factory) -> None:
     with pytest.raises(InfrastructureError, match="ending"):
         factory.pool.take()
     assert len(factory.started) == 2
+
+
+def test_as_many_as_may_wait_are_started_though_nobody_is_expected(factory: Factory) -> None:
+    factory.pool.fill()
+    settle(lambda: factory.started == [1, 2])
+    factory.pool.fill()
+    factory.pool.expect(2)  # those that wait will do
+    assert factory.pool.take() == 1
+    assert factory.started == [1, 2]
+    factory.pool.fill()
+    settle(lambda: factory.started == [1, 2, 3])
+    factory.pool.close()
+    assert factory.ended == [2, 3]
+    factory.pool.fill()
+    assert factory.started == [1, 2, 3]
