@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from ptxgym import pipeline
 from ptxgym.build import Build
 from ptxgym.device.cuda.client import CudaJudge
+from ptxgym.device.cuda.counterparts import MATRIX_PTX
 from ptxgym.device.cuda.gpu import profile_of
 from ptxgym.device.cuda.model import Announced, Outcome, Request, Tier, Witness, signature
 from ptxgym.device.cuda.ncu import ncu_obstacle
@@ -131,7 +132,8 @@ def _witness(built: Build, task: Task, arch: str, drawn: Drawn, setting: pipelin
             return Witness(plans)
         apart = Dossier("", task, arch, drawn.emulated.hash)
         ended = pipeline.emulated(built, plans, task, arch, drawn.emulated, drawn.stress, setting, apart)
-        return Witness(ended.result, signature(_first(plans, drawn.emulated)))
+        matrix = tuple(count for count in ended.counts if count.form.startswith(MATRIX_PTX))
+        return Witness(ended.result, signature(_first(plans, drawn.emulated)), matrix)
     except InfrastructureError as error:
         message = f"the emulator failed: {str(error).splitlines()[0]}"
         return Witness(Failure(stage=Stage.EXECUTE, status=Status.INFRA, code="emulator.failed", message=message))

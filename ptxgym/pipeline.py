@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from ptxgym.build import Build, build
 from ptxgym.cache import Cache
-from ptxgym.device.protocol import Device, Execution, RunOptions
+from ptxgym.device.protocol import Device, Execution, InstructionCount, RunOptions
 from ptxgym.dossier import Dossier
 from ptxgym.judge.conditions import Case, Conditions, buffers
 from ptxgym.judge.judge import Judgement, judge, wants_ablation
@@ -49,6 +49,8 @@ class Emulated:
     case: str = ""
     """The draw on which a failure came, where it is not the first."""
     printed: str = ""
+    counts: tuple[InstructionCount, ...] = ()
+    """Of the first draw, once it has been judged."""
 
 
 def evaluate(text: str, task: Task, arch: str, drawn: Conditions, stress: Case, setting: Setting) -> Verdict:
@@ -125,7 +127,7 @@ def emulated(
         judgement = judge(task, arch, drawn, executions)
     sound = not any(finding.severity is Severity.ERROR for finding in judgement.findings)
     if not sound or judgement.status not in (Status.OK, Status.WRONG_OUTPUT):
-        return Emulated(judgement, printed=printed)
+        return Emulated(judgement, printed=printed, counts=executions[0].counts)
 
     stressed: list[Execution] = []
     if any(count.family in ORDERED_FAMILIES for count in executions[0].counts):
@@ -140,7 +142,7 @@ def emulated(
             ablation = runner.run(drawn.cases[0], RunOptions(zero_target_results=True))
     with dossier.timed("judge"):
         judgement = judge(task, arch, drawn, executions, schedules=stressed, ablation=ablation)
-    return Emulated(judgement, printed=printed)
+    return Emulated(judgement, printed=printed, counts=executions[0].counts)
 
 
 def refuse(failure: Failure, text: str, task: Task, arch: str) -> Verdict:

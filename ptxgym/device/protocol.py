@@ -32,6 +32,9 @@ class InstructionCount:
     """Executions by threads whose predicate was on."""
     multiply_adds: int = 0
     """Multiply-adds done in total by these executions (0 for other instructions)."""
+    site: int | None = None
+    """Line of the innermost call that is not of a wrapper, or `line` itself; the emulator names it in kernels with
+    `tcgen05.mma` or findings only."""
 
 
 @dataclass(frozen=True)

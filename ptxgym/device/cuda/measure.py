@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import NoReturn
 
-from ptxgym.device.cuda import credit, forgery
+from ptxgym.device.cuda import counterparts, credit, forgery
 from ptxgym.device.cuda.model import Outcome, Request, Witness, signature
 from ptxgym.device.cuda.tools import (
     Called,
@@ -28,7 +28,7 @@ from ptxgym.device.cuda.tools import (
     Unusable,
 )
 from ptxgym.device.cuda.watch import Watch
-from ptxgym.device.protocol import Execution
+from ptxgym.device.protocol import Execution, InstructionCount
 from ptxgym.errors import InfrastructureError
 from ptxgym.judge import evidence as counting
 from ptxgym.judge.conditions import Case
@@ -250,16 +250,20 @@ class _Flow:
                 return credit.denied(evidence, f"{credit.UNSEEN}; {profiled.reason}")
             return evidence
         self.profile = profiled.kernels
-        execution = Execution(buffers={}, counts=profiled.counts)
+        counts, notes = counterparts.completed(profiled.counts, self._said_by_witness().matrix_counts)
+        self.notes += notes
+        execution = Execution(buffers={}, counts=counts)
         evidence = counting.gather(
             self._task, load_arch(self._request.arch), self._first, execution, correct=True, ablation=None, source="ncu"
         )
         evidence, notes = credit.cross_checked(evidence, self._said_by_witness())
         self.notes += notes
-        problem = self._behaves_differently(profiled, called)
+        problem = self._behaves_differently(profiled, counts, called)
         return credit.denied(evidence, problem) if problem is not None else evidence
 
-    def _behaves_differently(self, profiled: Profiled, called: Called) -> str | None:
+    def _behaves_differently(
+        self, profiled: Profiled, counts: Sequence[InstructionCount], called: Called
+    ) -> str | None:
         """Say how the profiled run differs from the judged one."""
         if profiled.launches != called.launches:
             return "it behaves differently under the profiler: other kernels were launched there"
@@ -268,7 +272,7 @@ class _Flow:
         if not right:
             return "it behaves differently under the profiler: its output is wrong there"
         families = load_arch(self._request.arch).matrix_families
-        return credit.idle_tensor_cores(profiled.counts, profiled.kernels, families)
+        return credit.idle_tensor_cores(counts, profiled.kernels, families)
 
     def _lasts_differently(self, profiled: Profiled | Unusable | None) -> str | None:
         """Say how the time of the profiled run differs from that of the timed ones, where there are both."""

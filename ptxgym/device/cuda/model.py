@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ptxgym.build.model import Build
+from ptxgym.device.protocol import InstructionCount
 from ptxgym.judge.conditions import Case, Conditions
 from ptxgym.judge.judge import Judgement
 from ptxgym.plan.model import Launch, LaunchPlan
@@ -68,6 +69,8 @@ class Witness:
     result: Judgement | Failure
     launches: Signature | None = None
     """Of the plan that it ran, as `signature` gives it; None where it came to none."""
+    matrix_counts: tuple[InstructionCount, ...] = ()
+    """What it counted of instructions whose multiply-adds no SASS tells."""
 
     @property
     def status(self) -> Status:

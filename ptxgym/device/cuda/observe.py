@@ -36,9 +36,10 @@ def instruction_counts(launches: Sequence[Launch], listing: Listing) -> tuple[In
         for offset, text, warp, thread in zip(launch.offsets, launch.sass, warps, threads, strict=True):
             if warp:
                 sass = Sass.parse(text)
-                line = places[offset].line if offset in places else None
+                place = places.get(offset)
+                line, site = (place.line, place.site) if place else (None, None)
                 work = sass.multiply_adds(thread)
-                counts.append(InstructionCount(launch.kernel, sass.opcode, sass.family, line, warp, thread, work))
+                counts.append(InstructionCount(launch.kernel, sass.opcode, sass.family, line, warp, thread, work, site))
     return tuple(counts)
 
 

@@ -18,7 +18,7 @@ _FAMILIES: Mapping[str, str] = {
     opcode: family
     for family, opcodes in {
         "wgmma": "HGMMA IGMMA QGMMA BGMMA WARPGROUP WARPGROUPSET",
-        "tcgen05": "UTCHMMA UTCQMMA UTCIMMA UTCOMMA UTCCP UTCSHIFT UTCBAR UTCATOMSWS LDTM STTM LDT STT",
+        "tcgen05": "UTCHMMA UTCQMMA UTCIMMA UTCOMMA UTCCP UTCSHIFT UTCBAR UTCATOMSWS UVIRTCOUNT LDTM STTM LDT STT",
         "tma": "UTMALDG UTMASTG UTMAREDG UTMACMDFLUSH UBLKCP UBLKRED",
         "mma.sync": "HMMA IMMA QMMA OMMA BMMA DMMA",
         "ldmatrix": "LDSM",
@@ -108,8 +108,9 @@ class Sass:
         """Return the multiply-adds that executions by `threads` threads in total (predicate on) do.
 
         Tensor-core instructions carry their shape, m × n × k for a warp or warpgroup; sparse ones do half of it. The
-        shape of Blackwell's UTC*MMA lies in a run-time descriptor, so that they return 0 here. Multiplications count
-        as in `judge.evidence`: of floats one, two where packed; of integers one, unless they only move or shift.
+        shape of Blackwell's UTC*MMA lies in a run-time descriptor, so that they return 0 here; see `counterparts`.
+        Multiplications count as in `judge.evidence`: of floats one, two where packed; of integers one, unless they
+        only move or shift.
         """
         family = self.family
         if family in ("wgmma", "mma.sync"):

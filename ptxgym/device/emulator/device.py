@@ -285,6 +285,7 @@ def _counts(answer: Mapping[str, Any], blobs: list[bytes]) -> tuple[InstructionC
                     form=kernel["forms"][index],
                     family=kernel["families"][index],
                     line=kernel["lines"][index] or None,
+                    site=next(iter(kernel["chains"][index]), None) if kernel["chains"] else None,
                     warp=warps,
                     thread=threads,
                     # A guard that is false is a warp execution too, but does no arithmetic.
