@@ -1,7 +1,7 @@
-"""Grammar: tcgen05 of one CTA (`.cta_group::1`) with kind::f16. PTX ISA 9.7.16.
+"""Grammar: tcgen05 with kind::f16, of one CTA and of a pair (`.cta_group::2`). PTX ISA 9.7.16.
 
-Everything else of the family (`.cta_group::2`, other kinds, `.ws`, `.sp`, block scaling, `.ld.red`, decompressing
-copies, multicast commits) is refused by name.
+Everything else of the family (other kinds, `.ws`, `.sp`, block scaling, `.ld.red`, decompressing copies) is refused by
+name.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ from ptxgym.device.emulator.ptx import Integer, Memory, Operand, Register, Vecto
 
 _ALIGNED = FLAG["F_ALIGNED"]
 _FEATURES = FEATURE["FEAT_TARGET"] | FEATURE["FEAT_ASYNC"] | FEATURE["FEAT_SHARED"]
-_CTA = "cta_group::1"
+_GROUP = Slot("group", {"cta_group::1": {}, "cta_group::2": {"flags": FLAG["F_PAIR"]}})
 _SCALE_LIMIT = 15
-_LANE_MASKS = 4
+_LANE_MASKS = {"cta_group::1": 4, "cta_group::2": 8}
 
 
 def _tcgen05(op: str, form: Form, *shapes: tuple[Handler, ...], flags: int = 0, imm: int | None = None) -> Template:
@@ -77,19 +77,19 @@ def _allocation_rules() -> None:
     columns = source("b", "u32")
     rule(
         "tcgen05",
-        [*word("alloc", _CTA), *head, space_slot("", "shared::cta"), types("b32", slot="kind")],
+        [*word("alloc"), _GROUP, *head, space_slot("", "shared::cta"), types("b32", slot="kind")],
         lambda f: _tcgen05("TCGEN05_ALLOC", f, (memory("a", SPACES[f["space"]]), columns), flags=_ALIGNED),
         example="[a], 128",
     )
     rule(
         "tcgen05",
-        [*word("dealloc", _CTA), *head, types("b32", slot="kind")],
+        [*word("dealloc"), _GROUP, *head, types("b32", slot="kind")],
         lambda f: _tcgen05("TCGEN05_DEALLOC", f, (source("a", "u32"), columns), flags=_ALIGNED),
         example="t, 128",
     )
     rule(
         "tcgen05",
-        [*word("relinquish_alloc_permit", _CTA), *head],
+        [*word("relinquish_alloc_permit"), _GROUP, *head],
         lambda f: _tcgen05("TCGEN05_RELINQUISH", f, (), flags=_ALIGNED),
     )
 
@@ -104,7 +104,7 @@ def _mma(form: Form) -> Template:
         d, a, b, descriptor, *rest = operands
         masks: tuple[Operand, ...] = ()
         if isinstance(rest[0], Vector):
-            masks = elements(rest.pop(0), _LANE_MASKS)
+            masks = elements(rest.pop(0), _LANE_MASKS[form["group"]])
         if not rest or len(rest) > 2:
             raise RefusedOperand("enable-input-d and at most scale-input-d must follow the instruction descriptor")
         d_register, d_offset = _tensor_address(context, d)
@@ -135,7 +135,7 @@ def _mma_rules() -> None:
     hints = optional("collector", *(f"collector::a::{use}" for use in ("fill", "use", "lastuse", "discard")))
     rule(
         "tcgen05",
-        [*word("mma", _CTA, "kind::f16"), hints],
+        [*word("mma"), _GROUP, *word("kind::f16"), hints],
         _mma,
         note="M, N and element types stand in the instruction descriptor; collector hints do not change results",
         example="[t], descriptor_a, descriptor_b, r, p",
@@ -210,7 +210,7 @@ def _copy_rules() -> None:
         code = "_".join((name, *(part.split("::")[1] for part in more if "::" in part)))
         rule(
             "tcgen05",
-            [*word("cp", _CTA), *word(name, *more)],
+            [*word("cp"), _GROUP, *word(name, *more)],
             lambda f: make(
                 "TCGEN05_CP", f, operands, family="tcgen05", features=_FEATURES, mods=TMEM_COPY["TCP_" + code.upper()]
             ),
@@ -225,7 +225,7 @@ def _copy_rules() -> None:
     copy("32x128b", "warpx4")
     rule(
         "tcgen05",
-        word("shift", _CTA, "down"),
+        [*word("shift"), _GROUP, *word("down")],
         lambda f: _tcgen05("TCGEN05_SHIFT", f, (_tensor_memory,)),
         note="row r takes what row r + 1 held",
         example="[t]",
@@ -233,15 +233,19 @@ def _copy_rules() -> None:
 
 
 def _order_rules() -> None:
+    place = [*word("commit"), _GROUP, *word("mbarrier::arrive::one"), space_slot("", "shared::cluster")]
+    b64 = types("b64", slot="kind")
     rule(
         "tcgen05",
-        [
-            *word("commit", _CTA, "mbarrier::arrive::one"),
-            space_slot("", "shared::cluster"),
-            types("b64", slot="kind"),
-        ],
+        [*place, b64],
         lambda f: _tcgen05("TCGEN05_COMMIT", f, (memory("a", SPACES[f["space"]]),)),
         example="[a]",
+    )
+    rule(
+        "tcgen05",
+        [*place, *word("multicast::cluster"), b64],
+        lambda f: _tcgen05("TCGEN05_COMMIT", f, (memory("a", SPACES[f["space"]]), source("b", "b16"))),
+        example="[a], mask",
     )
     for name, after in (("fence::before_thread_sync", 0), ("fence::after_thread_sync", 1)):
         rule(

@@ -133,13 +133,13 @@ struct AsyncEngine {
 
 // ---- waiting
 
-enum class WaitKind : uint8_t { None, Mbarrier, NamedBarrier, ClusterBarrier, Registers, Other };
+enum class WaitKind : uint8_t { None, Mbarrier, NamedBarrier, ClusterBarrier, Registers, PeerCta, Other };
 struct Wait {
   WaitKind kind = WaitKind::None;
   int inst = -1;
   uint32_t address = 0;  // mbarrier address or named barrier id
   uint32_t parity = 0;
-  const char* what = "";  // Other: completes the sentence "warp 3 waits ...": "for warps 5, 6 to issue the wgmma"
+  const char* what = "";  // PeerCta, Other: completes the sentence "warp 3 waits ...": "for warps 5, 6 to issue the wgmma"
 };
 
 // ---- warps

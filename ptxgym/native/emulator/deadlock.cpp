@@ -83,7 +83,8 @@ int rank(const Cta& cta, const Group& group) {
     }
     case WaitKind::NamedBarrier: return exited ? 1 : 2;
     case WaitKind::ClusterBarrier: return 2;
-    case WaitKind::Registers: return 0;
+    case WaitKind::Registers:
+    case WaitKind::PeerCta: return 0;
     default: return 3;
   }
 }
@@ -121,6 +122,8 @@ std::string described(const Cta& cta, const Group& group) {
                   there.arrived, there.live, there.missing.c_str());
     return text;
   }
+  if (group.kind == WaitKind::PeerCta && cta.cluster->ctas[cta.rank ^ 1]->ended)
+    return std::string(group.what) + ", but that CTA has exited";
   return group.what;
 }
 
@@ -132,6 +135,8 @@ const char* remedy(const Cta& cta, const Group& group) {
   if (group.kind == WaitKind::Registers)
     return "let the setmaxnreg values of all warps sum up to at most registers per thread × threads of the launch; "
            "__launch_bounds__ decides the registers per thread";
+  if (group.kind == WaitKind::PeerCta)
+    return "let one warp of each CTA of the pair execute it, and nothing that one of them does first wait for the other's";
   if (group.kind != WaitKind::Mbarrier) return "";
   const Mbar* m = mbar_of(cta, group.address);
   if (m && m->tx && !m->pending)

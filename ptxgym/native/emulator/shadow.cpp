@@ -357,6 +357,12 @@ void ShadowState::async_begin(Warp& warp, int inst, Async kind, int lane, Mbar* 
   current_->last_inst = inst;
 }
 
+void ShadowState::async_share(Warp& warp, Async kind, int lane) {
+  settle();
+  current_ = &queue(warp, kind, lane);
+  current_lane_ = static_cast<uint16_t>(lane);
+}
+
 namespace {
 
 Kind kind_of(Async kind) {

@@ -69,6 +69,7 @@ struct Shadow {
   // ---- asynchronous operations: async_begin once per operation and issuing lane (wgmma: once per warp, lane 0), then
   // its footprint as ranges. bytes: transaction bytes of a load that completes on an mbarrier, else 0.
   virtual void async_begin(Warp&, int, Async, int, Mbar*, uint32_t) {}  // (issuer, inst, kind, lane, mbarrier, bytes)
+  virtual void async_share(Warp&, Async, int /*lane*/) {}  // what the warp began at its own CTA goes on at this one
   virtual void async_read(Warp& issuer, int inst, Async, uint32_t addr, uint32_t bytes, Mbar*) = 0;
   virtual void async_write(Warp& issuer, int inst, Async, uint32_t addr, uint32_t bytes, Mbar*) = 0;
   virtual void group_commit(Warp&, int inst, Async, int lane) = 0;  // BulkStore (per lane), CpAsync, Wgmma (per warp)
@@ -87,6 +88,8 @@ struct Shadow {
   virtual void tmem_allocated(int /*column*/, int /*columns*/) {}
   virtual void tmem_access(Warp&, int /*inst*/, TmemUse, int /*lane*/, int /*column*/, int /*columns*/,
                            uint32_t /*lanes*/, uint32_t /*shape*/ = 0) {}
+  // tcgen05.dealloc of a pair, at the CTA that the warp does not belong to: are that CTA's accesses over?
+  virtual void tmem_peer_dealloc(Warp&, int /*inst*/, int /*column*/, int /*columns*/) {}
   virtual void tmem_wait(Warp&, int /*inst*/, bool /*stores*/) {}       // tcgen05.wait::ld, wait::st
   virtual void tcgen05_fence(Warp&, int /*inst*/, bool /*after*/) {}    // before_thread_sync, after_thread_sync
   virtual int tcgen05_commit(Warp&, int /*inst*/, int /*lane*/) { return 0; }  // what its arrival hands over:

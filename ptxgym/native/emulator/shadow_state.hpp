@@ -199,6 +199,7 @@ class ShadowState final : public Shadow {
   void mbar_phase(Mbar&) override;
   void mbar_observe(Warp&, int inst, Mbar&, uint64_t phases) override;
   void async_begin(Warp&, int inst, Async, int lane, Mbar*, uint32_t bytes) override;
+  void async_share(Warp&, Async, int lane) override;
   void async_read(Warp&, int inst, Async, uint32_t addr, uint32_t bytes, Mbar*) override;
   void async_write(Warp&, int inst, Async, uint32_t addr, uint32_t bytes, Mbar*) override;
   void group_commit(Warp&, int inst, Async, int lane) override;
@@ -210,6 +211,7 @@ class ShadowState final : public Shadow {
   void tmem_allocated(int column, int columns) override;
   void tmem_access(Warp&, int inst, TmemUse, int lane, int column, int columns, uint32_t lanes,
                    uint32_t shape) override;
+  void tmem_peer_dealloc(Warp&, int inst, int column, int columns) override;
   void tmem_wait(Warp&, int inst, bool stores) override;
   void tcgen05_fence(Warp&, int inst, bool after) override;
   int tcgen05_commit(Warp&, int inst, int lane) override;
@@ -258,6 +260,7 @@ class ShadowState final : public Shadow {
                     uint32_t lane);
   void report_tmem(Warp&, const Touch& earlier, const Touch& now, int column, uint32_t lane, Severity);
   void report_unseen_commits(Warp&, int inst, const Mbar& awaited);
+  void report_commits_of_twins(Warp&, int inst, const Mbar& awaited);
   void report_tcgen05_pipeline(Warp&, const Touch& earlier, const Touch& now, int column);
 
   Cta& cta_;

@@ -95,9 +95,32 @@ void ShadowState::tmem_access(Warp& warp, int inst, TmemUse use, int lane, int c
       }
       for (const Touch& read : cell.reads)
         if (sound) sound = tmem_ordered(warp, read, 0, now, 0, at, group * 16);
+      if (use == TmemUse::Dealloc) continue;  // nobody has the cells any more
       cell.reads.clear();
       cell.write = now;
       cell.shape = shape;
+    }
+  }
+}
+
+// "Issuing warp and peer CTA warp must synchronize tensor memory accesses before attempting to collectively deallocate"
+// (9.7.16.7.1). A warning: since the other CTA takes part, its accesses are over where dealloc blocks (9.7.16.5).
+void ShadowState::tmem_peer_dealloc(Warp& warp, int inst, int column, int columns) {
+  settle();
+  if (tmem_.empty()) return;
+  const WarpState& w = of(warp);
+  const Touch now = own_touch(warp, inst, Kind::Generic, true);
+  const auto over = [&](const Touch& earlier, int at, uint32_t group) {
+    if (earlier.inst < 0 || w.now.likely.covers(earlier.component, earlier.time)) return true;
+    report_tmem(warp, earlier, now, at, group * 16, Severity::Warning);
+    return false;
+  };
+  for (uint32_t group = 0; group < LANE_GROUPS; ++group) {
+    for (int at = column; at < column + columns; ++at) {
+      const TmemCell& cell = tmem_[group * COLUMNS + static_cast<uint32_t>(at)];
+      if (!over(cell.write, at, group)) return;
+      for (const Touch& read : cell.reads)
+        if (!over(read, at, group)) return;
     }
   }
 }
@@ -171,10 +194,31 @@ void ShadowState::report_tcgen05_pipeline(Warp& warp, const Touch& earlier, cons
   describe_pair(*f, now, "touches the column", earlier, "touched it before");
 }
 
+// In a deadlock: commits that went to the barrier at the same offset of other CTAs, and not to the one that is waited for.
+void ShadowState::report_commits_of_twins(Warp& warp, int inst, const Mbar& awaited) {
+  const Kernel& kernel = cta_.program.kernel;
+  for (const Cta* cta : cta_.cluster->ctas) {
+    for (const Mbar& twin : cta->mbars) {
+      if (cta == &cta_ || !twin.valid || twin.address != awaited.address || twin.phases <= awaited.phases) continue;
+      if (twin.last_arrive_inst < 0 || kernel.inst[twin.last_arrive_inst].op != OP_TCGEN05_COMMIT) continue;
+      FindingRecord* f = cta_.findings.add(cta_, &warp, -1, "tcgen05.commit_unseen", Severity::Warning,
+                                           twin.last_arrive_inst, inst);
+      if (!f) continue;
+      f->say("the tcgen05.commit arrived at the mbarrier at shared 0x%x of CTA %u, while warp %d of CTA %u waits for the "
+             "one at the same offset in its own CTA, at which nothing has arrived",
+             twin.address, cta->rank, warp.id, cta_.rank);
+      f->mend("tcgen05.commit with .multicast::cluster and a mask that holds bit %u.", cta_.rank);
+      describe_pair(*f, by_tcgen05(warp.label, twin.last_arrive_inst, 0), "arrived in the other CTA",
+                    by_warp(warp.label, inst), "waits in its own");
+    }
+  }
+}
+
 // In a deadlock: commits that completed phases of a barrier on which nobody has ever waited.
 void ShadowState::report_unseen_commits(Warp& warp, int inst, const Mbar& awaited) {
   const Kernel& kernel = cta_.program.kernel;
   if (awaited.pending != awaited.expected) return;  // somebody does arrive there
+  if (cta_.cluster) report_commits_of_twins(warp, inst, awaited);
   for (const Mbar& other : cta_.mbars) {
     if (!other.valid || !other.phases || other.last_arrive_inst < 0 || other.index == awaited.index) continue;
     if (kernel.inst[other.last_arrive_inst].op != OP_TCGEN05_COMMIT) continue;

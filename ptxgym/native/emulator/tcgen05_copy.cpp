@@ -1,4 +1,8 @@
 // tcgen05.cp and tcgen05.shift (PTX ISA 9.7.16.9).
+//
+// With .cta_group::2 both CTAs of the pair copy or shift. From which shared memory the peer copies the ISA does not say;
+// it is its own, at the same offsets: in CUTLASS's block-scaled kernels (SM100_UTCCP_*_2cta) each CTA loads the scale
+// factors of its own rows, and one thread of the pair issues the copy.
 #include "tcgen05.hpp"
 
 namespace {
@@ -39,9 +43,15 @@ constexpr Replicas replicas(uint8_t shape, int row) {
 struct Copy : AsyncOp {
   uint8_t shape;
   int lane, column;
+  CtaGroup group;
+  const Warp* issuer;
   OperandBytes source;
 
   void run(Cta& cta) override {
+    if (group.count == 2) report_exited_peer(cta, *issuer, inst, "tcgen05.cp");
+    for (int part = 0; part < group.count; ++part) copy(*group.ctas[part]);
+  }
+  void copy(Cta& cta) const {
     TensorMemory& memory = tensor_memory(cta);
     const CopyShape form = copy_shape(shape);
     const int chunks = form.words / 4;
@@ -59,6 +69,13 @@ struct Copy : AsyncOp {
   }
 };
 
+bool group_allocated(Cta& cta, Warp& warp, const Inst& inst, int lane, const char* name, const CtaGroup& group,
+                     int column, int columns) {
+  for (int part = 0; part < group.count; ++part)
+    if (!columns_allocated(cta, warp, inst, lane, name, *group.ctas[part], column, columns)) return false;
+  return true;
+}
+
 Step cp(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
   const int at = cta.index_of(inst);
   const uint8_t shape = mods_low(inst.mods);
@@ -69,6 +86,9 @@ Step cp(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
         TmemAddress::of(warp.reg<uint32_t>(inst.a)[lane] + static_cast<uint32_t>(inst.imm));
     auto copy = std::make_unique<Copy>();
     copy->inst = at;
+    copy->issuer = &warp;
+    copy->group = group_of(cta, warp, inst, lane, "tcgen05.cp");
+    if (!copy->group.count) return Step::Fault;
     copy->shape = shape;
     copy->lane = address.lane;
     copy->column = address.column;
@@ -82,7 +102,7 @@ Step cp(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
                        "%s at column %d of tensor memory: the first column must be a multiple of 4 (128 bits)",
                        form.name, address.column);
     }
-    if (!columns_allocated(cta, warp, inst, lane, form.name, address.column, form.words)) return Step::Fault;
+    if (!group_allocated(cta, warp, inst, lane, form.name, copy->group, address.column, form.words)) return Step::Fault;
     TensorDescriptor descriptor;
     if (!sound_descriptor(cta, warp, inst, lane, warp.reg<uint64_t>(inst.b)[lane], "the source", descriptor))
       return Step::Fault;
@@ -94,11 +114,13 @@ Step cp(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
         chunks.push_back(copy->source.operand.chunk_address(row * 2 + c));
     copy->source.assign(std::move(chunks));
     if (!operand_inside(cta, warp, inst, lane, copy->source, "the source")) return Step::Fault;
-    if (Shadow* shadow = cta.shadow.get()) {
-      shadow->async_begin(warp, at, Async::Tcgen05, lane, nullptr, 0);
+    if (cta.shadow) cta.shadow->async_begin(warp, at, Async::Tcgen05, lane, nullptr, 0);
+    for (int part = 0; cta.shadow && part < copy->group.count; ++part) {
+      Shadow& shadow = *copy->group.ctas[part]->shadow;
+      shadow.async_share(warp, Async::Tcgen05, lane);
       for (const OperandBytes::Range& range : copy->source.ranges)
-        shadow->async_read(warp, at, Async::Tcgen05, range.address, range.bytes, nullptr);
-      shadow->tmem_access(warp, at, TmemUse::Write, lane, address.column, form.words, 0xFF);
+        shadow.async_read(warp, at, Async::Tcgen05, range.address, range.bytes, nullptr);
+      shadow.tmem_access(warp, at, TmemUse::Write, lane, address.column, form.words, 0xFF);
     }
     cta.async.post(cta, std::move(copy), tcgen05_queue(warp, lane));
   }
@@ -110,11 +132,16 @@ Step cp(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
 // only then is it the row that a tcgen05.cp.4x256b, which is pipelined after a shift (9.7.16.6.2), brings.
 struct Shift : AsyncOp {
   int lane, column;
+  CtaGroup group;
+  const Warp* issuer;
   void run(Cta& cta) override {
-    TensorMemory& memory = tensor_memory(cta);
-    for (int row = lane; row < lane + 31; ++row) {
-      for (int word = column; word < column + 8; ++word)
-        if (memory.written(row + 1, word)) memory.write(row, word, memory.cell(row + 1, word));
+    if (group.count == 2) report_exited_peer(cta, *issuer, inst, "tcgen05.shift");
+    for (int part = 0; part < group.count; ++part) {
+      TensorMemory& memory = tensor_memory(*group.ctas[part]);
+      for (int row = lane; row < lane + 31; ++row) {
+        for (int word = column; word < column + 8; ++word)
+          if (memory.written(row + 1, word)) memory.write(row, word, memory.cell(row + 1, word));
+      }
     }
   }
 };
@@ -130,14 +157,19 @@ Step shift(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
                        "tcgen05.shift at lane %d of tensor memory: the lane must be a multiple of 32 below %d",
                        address.lane, TMEM_LANES);
     }
-    if (!columns_allocated(cta, warp, inst, lane, "tcgen05.shift", address.column, 8)) return Step::Fault;
     auto op = std::make_unique<Shift>();
+    op->group = group_of(cta, warp, inst, lane, "tcgen05.shift");
+    if (!op->group.count) return Step::Fault;
+    if (!group_allocated(cta, warp, inst, lane, "tcgen05.shift", op->group, address.column, 8)) return Step::Fault;
     op->inst = at;
+    op->issuer = &warp;
     op->lane = address.lane;
     op->column = address.column;
-    if (Shadow* shadow = cta.shadow.get()) {
-      shadow->async_begin(warp, at, Async::Tcgen05, lane, nullptr, 0);
-      shadow->tmem_access(warp, at, TmemUse::Write, lane, address.column, 8, 3u << address.lane / 16);
+    if (cta.shadow) cta.shadow->async_begin(warp, at, Async::Tcgen05, lane, nullptr, 0);
+    for (int part = 0; cta.shadow && part < op->group.count; ++part) {
+      Shadow& shadow = *op->group.ctas[part]->shadow;
+      shadow.async_share(warp, Async::Tcgen05, lane);
+      shadow.tmem_access(warp, at, TmemUse::Write, lane, address.column, 8, 3u << address.lane / 16);
     }
     cta.async.post(cta, std::move(op), tcgen05_queue(warp, lane));
   }

@@ -58,9 +58,10 @@ constexpr InstructionDescriptor decode_instruction_descriptor(uint32_t bits) {
           bits >> 30};
 }
 
-// Why kind::f16 with .cta_group::1 has no such instruction, or nullptr. Shapes: PTX ISA 9.1, 9.7.16.2.1: N in steps of 8
-// for M = 64 and M = 128 alike. (CUTLASS asks for steps of 16 with M = 128 where A lies in tensor memory.)
-constexpr const char* instruction_descriptor_fault(const InstructionDescriptor& d) {
+// Why kind::f16 has no such instruction for one CTA or a pair, or nullptr. Shapes: PTX ISA 9.1, 9.7.16.2.1: one CTA has
+// N in steps of 8 for M = 64 and M = 128 alike, a pair in steps of 16. (CUTLASS asks for steps of 16, and 32 of a pair,
+// where A lies in tensor memory.)
+constexpr const char* instruction_descriptor_fault(const InstructionDescriptor& d, bool pair) {
   if (d.sparse) return "bit 2 asks for a sparse A, which tcgen05.mma without .sp does not have";
   if (d.reserved) return "bits 6, 23 and 29 are reserved and must be 0";
   if (d.max_shift) return "bits 30-31 belong to tcgen05.mma.ws and must be 0";
@@ -69,7 +70,10 @@ constexpr const char* instruction_descriptor_fault(const InstructionDescriptor& 
   if (d.a_type > 1 || d.b_type > 1) return "bits 7-9 and 10-12 must say fp16 (0) or bf16 (1) for A and B";
   if (d.a_type != d.b_type) return "A and B must have the same type";
   if (d.d_type == 0 && d.a_type == 1) return "bf16 operands need an fp32 D";
-  if (d.rows != 64 && d.rows != 128) return "M (bits 24-28, in 16s) must be 64 or 128 with .cta_group::1";
+  if (pair && d.rows != 128 && d.rows != 256) return "M (bits 24-28, in 16s) must be 128 or 256 with .cta_group::2";
+  if (!pair && d.rows != 64 && d.rows != 128) return "M (bits 24-28, in 16s) must be 64 or 128 with .cta_group::1";
+  if (pair && (d.columns % 16 || d.columns < 16 || d.columns > 256))
+    return "N (bits 17-22, in 8s) must be a multiple of 16 from 16 to 256 with .cta_group::2";
   if (d.columns < 8 || d.columns > 256) return "N (bits 17-22, in 8s) must be a multiple of 8 from 8 to 256";
   return nullptr;
 }

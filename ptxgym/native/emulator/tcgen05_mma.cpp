@@ -1,4 +1,7 @@
-// tcgen05.mma.cta_group::1.kind::f16 (PTX ISA 9.7.16.10.9.1): issue by a thread, checks, and execution.
+// tcgen05.mma.kind::f16 (PTX ISA 9.7.16.10.9.1): issue by a thread, checks, and execution.
+//
+// A pair of CTAs (.cta_group::2) shares one product: each holds half the rows of A and D, and half the columns of B, at
+// the same addresses (9.7.16.10.5; CUTLASS, mma_traits_sm100.hpp: the even CTA the first halves).
 //
 // Sums follow matrix_sum.hpp: studies of the fifth-generation tensor core (arXiv 2511.10909) find the rule of Hopper's
 // for these types. Unlike wgmma's it has not been measured on hardware by this project.
@@ -9,38 +12,50 @@
 namespace {
 
 constexpr int K = 16, A_COLUMNS = K / 2;  // 16-bit elements of A in tensor memory are packed by twos
+constexpr int MASKS = 4;                  // of disabled lanes, per CTA
 
 struct Mma : AsyncOp {
   int warp = 0;
   InstructionDescriptor form{};
+  CtaGroup group{};
   TmemAddress d{}, a_cells{};
   bool a_in_tmem = false, accumulate = false;
   int scale = 0;  // D is multiplied by 2^-scale before
-  uint32_t disabled[4] = {};
-  OperandBytes a, b;
+  uint32_t disabled[2 * MASKS] = {};
+  OperandBytes a, b;  // the parts of one CTA
 
   void run(Cta&) override;
 
+  int rows() const { return form.rows / group.count; }  // of one CTA
+  int columns_of_b() const { return form.columns / group.count; }
+  DataPath path() const { return data_path(form.rows, group.count == 2); }
+  int halves() const { return path() == DataPath::Squares ? 2 : 1; }
+  int width() const { return accumulator_columns(path(), form.columns); }  // columns of tensor memory
+
  private:
-  int lane_of(int row) const { return accumulator_lane(form.rows, row, d.lane); }
-  bool enabled(int lane) const { return !(disabled[lane / 32] >> lane % 32 & 1); }
-  void note_operand(Cta&, const OperandBytes&, const char* name) const;
-  void gather_cells(Cta&, int first, TileA&) const;
-  void multiply(TensorMemory&, const Scratch&, int first) const;
-  void report_unwritten(Cta&) const;
+  int lane_of(int row, int half) const { return accumulator_lane(path(), row, d.lane, half); }
+  // Masks of the even CTA come first: the ISA numbers lanes from the first bit on and says no more of a pair.
+  bool enabled(int part, int lane) const { return !(disabled[part * MASKS + lane / 32] >> lane % 32 & 1); }
+  void note_operand(Cta&, const Warp&, const OperandBytes&, const char* name) const;
+  void gather_cells(Cta&, int first, int half, TileA&) const;
+  void multiply(TensorMemory&, const Scratch&, int part, int first, int half) const;
+  bool report_unwritten(Cta& owner, const Warp& issuer, int part) const;
+  template <class Body>
+  void for_cells(int part, Body body) const;
 };
 
-void Mma::note_operand(Cta& cta, const OperandBytes& bytes, const char* name) const {
-  check_operand_layout(cta, cta.warps[static_cast<size_t>(warp)], inst, bytes, name, "tcgen05.mma", "61-63");
-  note_element_type(cta, cta.warps[static_cast<size_t>(warp)], inst, bytes, name, "tcgen05.mma", form.a_type == 1);
+void Mma::note_operand(Cta& cta, const Warp& issuer, const OperandBytes& bytes, const char* name) const {
+  check_operand_layout(cta, issuer, inst, bytes, name, "tcgen05.mma", "61-63");
+  note_element_type(cta, issuer, inst, bytes, name, "tcgen05.mma", form.a_type == 1);
   mark_operand_read(cta, bytes, inst);
 }
 
-// Rows of A that tensor memory holds: in the lanes of D's rows, two elements of K in a cell (9.7.16.10.5).
-void Mma::gather_cells(Cta& cta, int first, TileA& tile) const {
+// Rows of A that tensor memory holds: in the lanes of D's rows, two elements of K in a cell (9.7.16.10.5). For Squares
+// both halves of the lanes hold them, each for its own columns of D (CUTLASS, TmemAllocMode::Duplicated).
+void Mma::gather_cells(Cta& cta, int first, int half, TileA& tile) const {
   TensorMemory& memory = tensor_memory(cta);
   for (int row = 0; row < TILE_M; ++row) {
-    const int lane = accumulator_lane(form.rows, first + row, a_cells.lane);
+    const int lane = accumulator_lane(path(), first + row, a_cells.lane, half);
     for (int part = 0; part < K / CHUNK_ELEMENTS; ++part) {
       uint16_t raw[CHUNK_ELEMENTS];
       for (int i = 0; i < CHUNK_ELEMENTS; ++i) {
@@ -55,72 +70,98 @@ void Mma::gather_cells(Cta& cta, int first, TileA& tile) const {
   tile.judge(TILE_M);
 }
 
-// Rows [first, first + 64), eight columns and 32 elements at a time, in the order of wgmma_tile.hpp. An fp16 element of
-// D stands alone in the low half of its cell (9.7.16.10.4.1).
-void Mma::multiply(TensorMemory& memory, const Scratch& scratch, int first) const {
+// Rows [first, first + 64) of a CTA, eight columns and 32 elements at a time, in the order of wgmma_tile.hpp. An fp16
+// element of D stands alone in the low half of its cell (9.7.16.10.4.1).
+void Mma::multiply(TensorMemory& memory, const Scratch& scratch, int part, int first, int half) const {
   const Update update{scratch, accumulate};
-  const bool half = form.d_type == 0;
+  const bool fp16 = form.d_type == 0;
   const float factor = 1.0f / static_cast<float>(1 << scale);
-  for (int block = 0; block < form.columns / 8; ++block) {
-    for (int part = 0; part < 16; ++part) {
-      const int warp_part = part / 4, upper = part / 2 % 2, parity = part % 2;
+  const int blocks = width() / 8;
+  for (int block = 0; block < blocks; ++block) {
+    for (int piece = 0; piece < 16; ++piece) {
+      const int warp_part = piece / 4, upper = piece / 2 % 2, parity = piece % 2;
       alignas(64) float sums[TILE_LANES] = {};
       uint32_t* cells[TILE_LANES];
       int lanes[TILE_LANES];
       for (int i = 0; i < TILE_LANES; ++i) {
-        lanes[i] = lane_of(first + warp_part * 16 + upper * 8 + i / 4);
+        lanes[i] = lane_of(first + warp_part * 16 + upper * 8 + i / 4, half);
         cells[i] = &memory.cell(lanes[i], d.column + block * 8 + i % 4 * 2 + parity);
         if (!accumulate) continue;
-        sums[i] = half ? half_to_float(static_cast<uint16_t>(*cells[i])) : bits_as<float>(*cells[i]);
+        sums[i] = fp16 ? half_to_float(static_cast<uint16_t>(*cells[i])) : bits_as<float>(*cells[i]);
         if (scale) sums[i] *= factor;
       }
-      update(warp_part, upper, block, parity, sums);
+      update(warp_part, upper, half * blocks + block, parity, sums);
       for (int i = 0; i < TILE_LANES; ++i) {
-        if (!enabled(lanes[i])) continue;
+        if (!enabled(part, lanes[i])) continue;
         memory.write(lanes[i], d.column + block * 8 + i % 4 * 2 + parity,
-                     half ? float_to_half(sums[i]) : bits_as<uint32_t>(sums[i]));
+                     fp16 ? float_to_half(sums[i]) : bits_as<uint32_t>(sums[i]));
       }
     }
   }
 }
 
-void Mma::report_unwritten(Cta& cta) const {
-  const TensorMemory& memory = tensor_memory(cta);
-  const Warp& issuer = cta.warps[static_cast<size_t>(warp)];
-  for (int row = 0; row < form.rows; ++row) {
-    for (int column = 0; accumulate && column < form.columns; ++column) {
-      if (memory.written(lane_of(row), d.column + column) || !enabled(lane_of(row))) continue;
-      return report_unwritten_cells(cta, issuer, inst, lane_of(row), d.column + column, "tcgen05.mma (D)",
-                                    Severity::Error);
-    }
-    const int lane = accumulator_lane(form.rows, row, a_cells.lane);
-    for (int column = 0; a_in_tmem && column < A_COLUMNS; ++column) {
-      if (memory.written(lane, a_cells.column + column)) continue;
-      return report_unwritten_cells(cta, issuer, inst, lane, a_cells.column + column, "tcgen05.mma (A)",
-                                    Severity::Error);
+// body(lane, column) for the cells of D in one CTA that are written.
+template <class Body>
+void Mma::for_cells(int part, Body body) const {
+  for (int half = 0; half < halves(); ++half) {
+    for (int row = 0; row < rows(); ++row) {
+      const int lane = lane_of(row, half);
+      for (int column = 0; enabled(part, lane) && column < width(); ++column) body(lane, d.column + column);
     }
   }
+}
+
+bool Mma::report_unwritten(Cta& owner, const Warp& issuer, int part) const {
+  const TensorMemory& memory = tensor_memory(owner);
+  TmemAddress missing{-1, 0};
+  if (accumulate) {
+    for_cells(part, [&](int lane, int column) {
+      if (missing.lane < 0 && !memory.written(lane, column)) missing = {lane, column};
+    });
+  }
+  const char* name = "tcgen05.mma (D)";
+  for (int half = 0; a_in_tmem && half < halves(); ++half) {
+    for (int row = 0; row < rows(); ++row) {
+      const int lane = accumulator_lane(path(), row, a_cells.lane, half);
+      for (int column = a_cells.column; column < a_cells.column + A_COLUMNS; ++column) {
+        if (missing.lane >= 0 || memory.written(lane, column)) continue;
+        missing = {lane, column};
+        name = "tcgen05.mma (A)";
+      }
+    }
+  }
+  if (missing.lane < 0) return false;
+  report_unwritten_cells(owner, issuer, inst, missing.lane, missing.column, name, Severity::Error);
+  return true;
 }
 
 void Mma::run(Cta& cta) {
   static thread_local Scratch scratch;
-  if (!a_in_tmem) note_operand(cta, a, "A");
-  note_operand(cta, b, "B");
-  report_unwritten(cta);
-  TensorMemory& memory = tensor_memory(cta);
-  if (cta.grid.zero_target_results) {
-    for (int row = 0; row < form.rows; ++row)
-      for (int column = 0; column < form.columns; ++column)
-        if (enabled(lane_of(row))) memory.write(lane_of(row), d.column + column, 0);
-    return;
+  const Warp& issuer = cta.warps[static_cast<size_t>(warp)];
+  if (group.count == 2) report_exited_peer(cta, issuer, inst, "tcgen05.mma");
+  bool reported = false;
+  for (int part = 0; part < group.count; ++part) {
+    Cta& owner = *group.ctas[part];
+    if (!a_in_tmem) note_operand(owner, issuer, a, "A");
+    note_operand(owner, issuer, b, "B");
+    reported = reported || report_unwritten(owner, issuer, part);
+    if (cta.grid.zero_target_results) {
+      TensorMemory& memory = tensor_memory(owner);
+      for_cells(part, [&](int lane, int column) { memory.write(lane, column, 0); });
+    }
   }
-  gather(cta, b, form.b_type == 1, form.negate_b, scratch.b);
-  for (int first = 0; first < form.rows; first += TILE_M) {
-    if (a_in_tmem)
-      gather_cells(cta, first, scratch.a);
-    else
-      gather(cta, a, form.a_type == 1, form.negate_a, scratch.a, first, TILE_M);
-    multiply(memory, scratch, first);
+  if (cta.grid.zero_target_results) return;
+  for (int part = 0, columns = columns_of_b(); part < group.count; ++part)
+    gather(*group.ctas[part], b, form.b_type == 1, form.negate_b, scratch.b, -part * columns, (part + 1) * columns);
+  for (int part = 0; part < group.count; ++part) {
+    Cta& owner = *group.ctas[part];
+    for (int first = 0; first < rows(); first += TILE_M) {
+      if (!a_in_tmem) gather(owner, a, form.a_type == 1, form.negate_a, scratch.a, first, TILE_M);
+      for (int half = 0; half < halves(); ++half) {
+        if (a_in_tmem) gather_cells(owner, first, half, scratch.a);
+        multiply(tensor_memory(owner), scratch, part, first, half);
+      }
+    }
   }
 }
 
@@ -134,29 +175,45 @@ bool place(Cta& cta, Warp& warp, const Inst& inst, int lane, uint64_t bits, int 
   return operand_inside(cta, warp, inst, lane, bytes, name);
 }
 
-// Lanes of D or of an A in tensor memory: M = 128 begins at lane 0, M = 64 at 0 or 16 (9.7.16.10.5).
-bool lanes_fit(Cta& cta, Warp& warp, const Inst& inst, int lane, const InstructionDescriptor& form, int first,
-               const char* name) {
-  if (first == 0 || (first == 16 && form.rows == 64)) return true;
+// Lanes of D or of an A in tensor memory: layout F begins at lane 0 or 16, the others at lane 0 (9.7.16.10.5).
+bool lanes_fit(Cta& cta, Warp& warp, const Inst& inst, int lane, const Mma& op, int first, const char* name) {
+  const bool either = op.path() == DataPath::Half;
+  if (first == 0 || (first == 16 && either)) return true;
   cta.fault(warp, inst, lane, "tmem.lanes", "%s of a tcgen05.mma with M = %d begins at lane %d: it must be %s", name,
-            form.rows, first, form.rows == 64 ? "0 or 16" : "0");
+            op.form.rows, first, either ? "0 or 16" : "0");
   return false;
 }
 
-void note(Shadow& shadow, Warp& warp, int at, int lane, const Mma& op) {
-  shadow.async_begin(warp, at, Async::Tcgen05, lane, nullptr, 0);
-  for (const OperandBytes* bytes : {&op.a, &op.b}) {
-    if (bytes == &op.a && op.a_in_tmem) continue;
-    const char* name = bytes == &op.a ? "A" : "B";
-    shadow.tcgen05_operand(warp, at, bytes->operand, name);
-    for (const OperandBytes::Range& range : bytes->ranges)
-      shadow.async_read(warp, at, Async::Tcgen05, range.address, range.bytes, nullptr);
+void note(Cta& cta, Warp& warp, int at, int lane, const Mma& op) {
+  cta.shadow->async_begin(warp, at, Async::Tcgen05, lane, nullptr, 0);
+  if (!op.a_in_tmem) cta.shadow->tcgen05_operand(warp, at, op.a.operand, "A");
+  cta.shadow->tcgen05_operand(warp, at, op.b.operand, "B");
+  const uint32_t lanes = op.path() == DataPath::Half ? 0x55u << op.d.lane / 16 : 0xFFu;
+  const bool pair = op.group.count == 2;
+  const uint32_t shape = static_cast<uint32_t>(pair) << 30 | static_cast<uint32_t>(op.form.rows) << 20 |
+                         static_cast<uint32_t>(op.form.columns) << 10 | static_cast<uint32_t>(op.d.column);
+  for (int part = 0; part < op.group.count; ++part) {
+    Shadow& shadow = *op.group.ctas[part]->shadow;
+    shadow.async_share(warp, Async::Tcgen05, lane);
+    for (const OperandBytes* bytes : {&op.a, &op.b}) {
+      if (bytes == &op.a && op.a_in_tmem) continue;
+      for (const OperandBytes::Range& range : bytes->ranges)
+        shadow.async_read(warp, at, Async::Tcgen05, range.address, range.bytes, nullptr);
+    }
+    if (op.a_in_tmem) shadow.tmem_access(warp, at, TmemUse::Read, lane, op.a_cells.column, A_COLUMNS, lanes);
+    shadow.tmem_access(warp, at, TmemUse::Accumulate, lane, op.d.column, op.width(), lanes, shape);
   }
-  const uint32_t lanes = op.form.rows == 128 ? 0xFFu : 0x55u << op.d.lane / 16;
-  if (op.a_in_tmem) shadow.tmem_access(warp, at, TmemUse::Read, lane, op.a_cells.column, A_COLUMNS, lanes);
-  const uint32_t shape = static_cast<uint32_t>(op.form.rows) << 20 | static_cast<uint32_t>(op.form.columns) << 10 |
-                         static_cast<uint32_t>(op.d.column);
-  shadow.tmem_access(warp, at, TmemUse::Accumulate, lane, op.d.column, op.form.columns, lanes, shape);
+}
+
+bool cells_allocated(Cta& cta, Warp& warp, const Inst& inst, int lane, const Mma& op) {
+  for (int part = 0; part < op.group.count; ++part) {
+    Cta& owner = *op.group.ctas[part];
+    if (!columns_allocated(cta, warp, inst, lane, "tcgen05.mma (D)", owner, op.d.column, op.width())) return false;
+    if (op.a_in_tmem &&
+        !columns_allocated(cta, warp, inst, lane, "tcgen05.mma (A)", owner, op.a_cells.column, A_COLUMNS))
+      return false;
+  }
+  return true;
 }
 
 bool build(Cta& cta, Warp& warp, const Inst& inst, int lane, Mma& op) {
@@ -166,8 +223,10 @@ bool build(Cta& cta, Warp& warp, const Inst& inst, int lane, Mma& op) {
   const uint32_t idesc = warp.reg<uint32_t>(inst.e)[lane];
   op.inst = cta.index_of(inst);
   op.warp = warp.id;
+  op.group = group_of(cta, warp, inst, lane, "tcgen05.mma");
+  if (!op.group.count) return false;
   op.form = decode_instruction_descriptor(idesc);
-  if (const char* why = instruction_descriptor_fault(op.form)) {
+  if (const char* why = instruction_descriptor_fault(op.form, op.group.count == 2)) {
     cta.fault(warp, inst, lane, "tcgen05.instruction_descriptor",
               "the instruction descriptor 0x%08x (M %d, N %d) is none of kind::f16: %s", idesc, op.form.rows,
               op.form.columns, why);
@@ -178,8 +237,7 @@ bool build(Cta& cta, Warp& warp, const Inst& inst, int lane, Mma& op) {
   op.scale = static_cast<int>(inst.imm);
   for (int i = 1; i < inst.nvec; ++i) op.disabled[i - 1] = warp.reg<uint32_t>(d_operands[i])[lane];
   op.a_in_tmem = inst.stype == T_U32;
-  if (!lanes_fit(cta, warp, inst, lane, op.form, op.d.lane, "D")) return false;
-  if (!columns_allocated(cta, warp, inst, lane, "tcgen05.mma (D)", op.d.column, op.form.columns)) return false;
+  if (!lanes_fit(cta, warp, inst, lane, op, op.d.lane, "D")) return false;
   if (op.a_in_tmem) {
     op.a_cells = TmemAddress::of(warp.reg<uint32_t>(inst.a)[lane] +
                                  (inst.nvec2 ? static_cast<uint32_t>(cta.pool(inst.vec2)[1]) : 0));
@@ -188,19 +246,20 @@ bool build(Cta& cta, Warp& warp, const Inst& inst, int lane, Mma& op) {
                 "bit 15 (transpose A) is set, but A lies in tensor memory, where it is always K-major");
       return false;
     }
-    if (!lanes_fit(cta, warp, inst, lane, op.form, op.a_cells.lane, "A")) return false;
+    if (!lanes_fit(cta, warp, inst, lane, op, op.a_cells.lane, "A")) return false;
     if (op.a_cells.lane != op.d.lane) {
       cta.fault(warp, inst, lane, "tmem.lanes",
                 "A begins at lane %d of tensor memory and D at lane %d: with M = 64 both must have the same alignment",
                 op.a_cells.lane, op.d.lane);
       return false;
     }
-    if (!columns_allocated(cta, warp, inst, lane, "tcgen05.mma (A)", op.a_cells.column, A_COLUMNS)) return false;
-  } else if (!place(cta, warp, inst, lane, warp.reg<uint64_t>(inst.a)[lane], op.form.rows, op.form.mn_major_a, "A",
-                    op.a)) {
-    return false;
   }
-  return place(cta, warp, inst, lane, warp.reg<uint64_t>(inst.b)[lane], op.form.columns, op.form.mn_major_b, "B", op.b);
+  if (!cells_allocated(cta, warp, inst, lane, op)) return false;
+  if (!op.a_in_tmem &&
+      !place(cta, warp, inst, lane, warp.reg<uint64_t>(inst.a)[lane], op.rows(), op.form.mn_major_a, "A", op.a))
+    return false;
+  return place(cta, warp, inst, lane, warp.reg<uint64_t>(inst.b)[lane], op.columns_of_b(), op.form.mn_major_b, "B",
+               op.b);
 }
 
 // "A single thread issuing the tcgen05.mma will result in the initiation of the whole operation": every lane that
@@ -213,7 +272,7 @@ Step mma(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
     if (!build(cta, warp, inst, lane, *op)) return Step::Fault;
     if (cta.multiply_adds)
       cta.multiply_adds[at] += static_cast<uint64_t>(op->form.rows) * static_cast<uint64_t>(op->form.columns) * K;
-    if (cta.shadow) note(*cta.shadow, warp, at, lane, *op);
+    if (cta.shadow) note(cta, warp, at, lane, *op);
     cta.async.post(cta, std::move(op), tcgen05_queue(warp, lane));
   }
   return Step::Next;
@@ -274,7 +333,8 @@ bool operand_inside(Cta& cta, Warp& warp, const Inst& inst, int lane, const Oper
 
 Handler bind_tcgen05_mma(const Inst& inst) {
   if (inst.op != OP_TCGEN05_MMA) return nullptr;
-  const bool masks = inst.nvec == 1 || inst.nvec == 5, offsets = inst.nvec2 == 0 || inst.nvec2 == 2;
+  const int lane_masks = (inst.flags & F_PAIR ? 2 : 1) * MASKS;
+  const bool masks = inst.nvec == 1 || inst.nvec == 1 + lane_masks, offsets = inst.nvec2 == 0 || inst.nvec2 == 2;
   const bool operand = inst.stype == T_U64 || inst.stype == T_U32;
   return masks && offsets && operand && inst.imm >= 0 && inst.imm <= 15 ? mma : nullptr;
 }

@@ -67,6 +67,16 @@ struct LineLayout {
 
 constexpr uint32_t LINE_BYTES = 128;
 
+// A warp's tcgen05.alloc or tcgen05.dealloc of a pair of CTAs, which waits for that of the other CTA.
+struct PairCall {
+  int warp = -1, inst = -1;  // -1: nobody waits
+  uint32_t columns = 0, address = 0;
+  int column = -1;
+  bool done = false;  // the other CTA's call has come: the warp goes on
+
+  bool waits() const { return warp >= 0 && !done; }
+};
+
 struct TensorState : Extension {
   explicit TensorState(Cta&);
   void cta_exit(Cta& cta) override;
@@ -75,6 +85,7 @@ struct TensorState : Extension {
   std::vector<LineLayout> lines;  // per 128 bytes of shared memory
   std::unique_ptr<TensorMemory> tmem;  // from the first use on
   std::vector<uint64_t> tmem_stores;   // per warp: ticket of the last tcgen05.st
+  PairCall pair_alloc, pair_dealloc;
 };
 
 inline TensorState& tensor_state(Cta& cta) { return static_cast<TensorState&>(*cta.tensor); }

@@ -47,6 +47,7 @@ class TensorMemory {
   const std::vector<Allocation>& allocations() const { return allocations_; }
 
   int relinquished = -1;  // instruction that gave up the right to allocate
+  bool paired = false;    // allocated with .cta_group::2
 
  private:
   static constexpr size_t index(int lane, int column) {
@@ -83,8 +84,22 @@ constexpr TmemElement tmem_element(uint8_t shape, int reg, int thread) {
   }
 }
 
-// ---- accumulators (PTX ISA 9.7.16.10.5): M = 128 takes every lane, row by row (layout D); M = 64 takes 16 lanes of
-// each quarter (layout F), the lower or the upper ones as the address says.
-constexpr int accumulator_lane(int rows, int row, int first_lane) {
-  return rows == 64 ? first_lane + row / 16 * 32 + row % 16 : row;
+// ---- accumulators (PTX ISA 9.7.16.10.5): where the part of D lies that one CTA holds, by M and cta_group.
+enum class DataPath : uint8_t {
+  Full,     // 4x1, layouts D (M = 128, one CTA) and A (M = 256, a pair: 128 rows each): row r in lane r
+  Half,     // 4x1 with half of the lanes, layout F (M = 64, one CTA): 16 lanes of each quarter, the lower or the upper
+            // ones as the address says
+  Squares,  // 2x2, layout B (M = 128, a pair: 64 rows each): lanes 0-63 hold the first half of the columns, 64-127 the
+            // second, of the same rows. The ISA has pictures only; CUTLASS states it (tmem_frg of
+            // mma_traits_sm100_frag.hpp)
+};
+
+constexpr DataPath data_path(int rows, bool pair) {
+  return pair ? (rows == 256 ? DataPath::Full : DataPath::Squares) : rows == 64 ? DataPath::Half : DataPath::Full;
+}
+
+// `columns` is the N of the whole product, `half` counts the column halves of Squares.
+constexpr int accumulator_columns(DataPath path, int columns) { return path == DataPath::Squares ? columns / 2 : columns; }
+constexpr int accumulator_lane(DataPath path, int row, int first_lane, int half) {
+  return path == DataPath::Half ? first_lane + row / 16 * 32 + row % 16 : row + 64 * half;
 }

@@ -174,13 +174,13 @@ def fill(columns: int, value: str = "mad.lo.u32 {r}, tid, 65536, {c};") -> str:
 def module(body: str) -> str:
     """One entry `k` around a body."""
     return f"""{HEAD}.extern .shared .align 1024 .b8 dynamic[];
-.visible .entry k(.param .u64 input, .param .u64 output)
+.visible .entry k(.param .u64 input, .param .u64 output, .param .align 64 .b8 map[128])
 {{
 .reg .b64 from, to, cursor, off, da, db;
-.reg .b32 tid, warp, base, mbar, mbar2, slot, data, tmem, rowbits, place;
+.reg .b32 tid, warp, base, mbar, mbar2, slot, data, tmem, rowbits, place, rank, other;
 .reg .b32 r<160>;
 .reg .b16 h<4>;
-.reg .pred p, q;
+.reg .pred p, q, q2;
 {body}
 ret;
 }}
@@ -206,12 +206,15 @@ def run(
     schedule: str = "fair",
     seed: int = 0,
     zero: bool = False,
+    ctas: int = 1,
+    tensor_map: bytes = bytes(128),
 ) -> Run:
-    """Launch one CTA; `data` is the input buffer."""
+    """Launch one CTA, or one cluster of several; `data` is the input buffer, `tensor_map` the parameter `map`."""
     source = np.frombuffer(data.ljust(16, b"\0"), np.uint8).copy()
     output = np.full(max(out_bytes, 16), 0xEE, np.uint8)
     shape = LaunchShape(
-        grid=(1, 1, 1),
+        grid=(ctas, 1, 1),
+        cluster=(ctas, 1, 1) if ctas > 1 else None,
         block=(threads, 1, 1),
         dynamic_smem_bytes=DATA + 200 * 1024,
         schedule=schedule,
@@ -220,6 +223,6 @@ def run(
         warp_instruction_budget=10_000_000,
     )
     buffers = [PlacedBuffer("in", IN, source, is_input=True), PlacedBuffer("out", OUT, output)]
-    params = IN.to_bytes(8, "little") + OUT.to_bytes(8, "little")
+    params = (IN.to_bytes(8, "little") + OUT.to_bytes(8, "little")).ljust(64, b"\0") + tensor_map
     text = body if isinstance(body, str) else body.text()
     return Run(output[:out_bytes], _program(text).launch(shape, buffers, params))
