@@ -1,8 +1,8 @@
 """The vendor libraries to beat, prepared in the judge process and timed as candidates are.
 
 A baseline runs on torch tensors over memory of its own: one of several slots, drawn for each call, into which the
-inputs of the draw are copied first, outputs poisoned. These copies and the L2 flush lie in front of the timed call on
-the same stream, so that the host is well ahead when the first event comes and no gap of its own is measured.
+inputs of the draw are copied first, outputs poisoned. Copies, L2 flush, events and call are enqueued behind a gate on
+the same stream, so that no gap of the host is measured.
 
 `baselines.py` prepares a call without arguments; a library that cannot write into given tensors adds a second one,
 which hands its results over before they are checked and is never timed.
@@ -14,10 +14,12 @@ import importlib.metadata
 import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, Protocol
 
 import numpy as np
 
+from ptxgym.device.cuda.gate import Gate
 from ptxgym.device.cuda.timing import TimedCall
 from ptxgym.errors import InfrastructureError
 from ptxgym.task import Axes, Task, Tensor
@@ -53,8 +55,14 @@ class Board(Protocol):
     def fill(self, target: Any, value: int) -> None:
         """Enqueue filling with a byte."""
 
-    def timed_us(self, call: Callable[[], None]) -> float:
-        """Enqueue flush, event, call, event; wait; return the µs between the events."""
+    def timed_us(self, call: Callable[[], None], ahead: bool) -> float:
+        """Enqueue flush, event, call, event; wait; return the µs between the events.
+
+        Args:
+            call: Enqueues the call.
+            ahead: Let nothing begin before all is enqueued. Not for first calls, which may wait for the GPU, nor
+                while other threads may.
+        """
 
     def versions(self) -> Mapping[str, str]:
         """Return versions of libraries by name."""
@@ -128,7 +136,7 @@ class Baselines:
 
         def call(draw: int) -> float:
             index = self._random.randrange(len(functions))
-            return self._once(functions[index], index, draw)
+            return self._once(functions[index], index, draw, ahead=True)
 
         for draw in range(len(self._draws)):
             for index, (function, hand_over) in enumerate(pairs):
@@ -137,17 +145,17 @@ class Baselines:
                 if not check(draw, {output: self._slots[index][output] for output in self._outputs}):
                     return f"its output is wrong on draw {draw}"
 
-        self.time_us[name] = statistics.median(call(0) for _ in range(FIRST_CALLS))
+        self.time_us[name] = statistics.median(self._once(functions[0], 0, 0) for _ in range(FIRST_CALLS))
         self.calls[name] = call
         return None
 
-    def _once(self, function: Callable[[], None], index: int, draw: int) -> float:
+    def _once(self, function: Callable[[], None], index: int, draw: int, *, ahead: bool = False) -> float:
         slot = self._slots[index]
         for name, data in self._draws[draw].items():
             self._board.copy(slot[name], data)
         for name in self._outputs:
             self._board.fill(slot[name], POISON)
-        return self._board.timed_us(function)
+        return self._board.timed_us(function, ahead)
 
 
 def _nothing() -> None:
@@ -163,6 +171,7 @@ class TorchBoard:
         self._torch = torch
         self._flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
         self._start, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self._gate = Gate()
         self._dtypes = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
     def copied(self, data: Any) -> Any:
@@ -191,13 +200,14 @@ class TorchBoard:
         """Enqueue a fill."""
         target.fill_(value)
 
-    def timed_us(self, call: Callable[[], None]) -> float:
-        """Time one call behind two flushes: the second gives the host, too, the time of the first."""
-        self._flush.zero_()
-        self._flush.zero_()
-        self._start.record()
-        call()
-        self._end.record()
+    def timed_us(self, call: Callable[[], None], ahead: bool) -> float:
+        """Time one call behind a flush."""
+        stream = self._torch.cuda.current_stream().cuda_stream
+        with self._gate.closed(stream) if ahead else nullcontext():
+            self._flush.zero_()
+            self._start.record()
+            call()
+            self._end.record()
         self._end.synchronize()
         return float(self._start.elapsed_time(self._end)) * 1e3
 

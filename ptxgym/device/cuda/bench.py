@@ -12,8 +12,8 @@ import contextlib
 import functools
 import importlib
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 from ptxgym.device.cuda import ncu
@@ -37,6 +37,8 @@ from ptxgym.verdict import Failure, Finding
 
 WARM_EXECUTORS = 4
 WARM_PROFILERS = 2
+PROFILERS_AT_ONCE = 3
+"""Nsight Compute itself lets one kernel be profiled at a time; the rest of starting up goes on beside."""
 QUIET_S = 1.0
 """How long nobody must have been at work before profilers are started that nobody has asked for yet."""
 AT_ONCE = 8
@@ -59,6 +61,7 @@ class Bench:
         self._at_work = 0
         """Evaluations with an executor."""
         self._closed = False
+        self._profilers_at_once = threading.BoundedSemaphore(PROFILERS_AT_ONCE)
         self._places = threading.BoundedSemaphore(AT_ONCE)
         self._mutex = threading.Lock()
         self._tools: Tools | None = None
@@ -71,6 +74,7 @@ class Bench:
             self._profiles = True
             self._profilers.expect(more)
         if more < 0:
+            self._prepare_when_quiet()
             return
         tools = self.tools()
         for case in announced.cases:
@@ -157,23 +161,26 @@ class Bench:
             self._at_work += 1
 
     def _left(self) -> None:
-        """Start profilers once it is quiet, since a race would have to wait for them.
-
-        The next evaluation may begin with a cached build, which leaves no time to start one.
-        """
         with self._mutex:
             self._at_work -= 1
-            if self._at_work == 0 and self._profiles and not self._closed:
-                quiet = threading.Timer(QUIET_S, self._make_ready)
-                quiet.daemon = True
-                quiet.start()
+        self._prepare_when_quiet()
 
-    def _make_ready(self) -> None:
-        if self._at_work == 0:
-            self._profilers.fill()
+    def _prepare_when_quiet(self) -> None:
+        """Start profilers for an evaluation whose build is cached, which leaves no time to start one.
+
+        Not while others are at work: their races would wait for that.
+        """
+        if self._profiles and self._quiet and not self._closed:
+            later = threading.Timer(QUIET_S, lambda: self._profilers.fill() if self._quiet else None)
+            later.daemon = True
+            later.start()
+
+    @property
+    def _quiet(self) -> bool:
+        return self._at_work == 0 and self._executors.expected == 0
 
     def _start_executor(self) -> Executor:
-        with self._lock.shared(long=True):
+        with self._lock.shared():
             running = Executor.start(self._gpu)
             try:
                 running.ready()
@@ -183,7 +190,7 @@ class Bench:
             return running
 
     def _start_profiler(self) -> ncu.ProfiledExecutor | ncu.Unavailable:
-        with self._lock.shared(long=True):
+        with self._profiling():
             profiler = ncu.start(self._gpu)
             if isinstance(profiler, ncu.ProfiledExecutor):
                 profiler.ready()
@@ -192,17 +199,29 @@ class Bench:
     def _profile(
         self, memory: GpuMemory, request: Request, case: Case, results: Handles, observe: bool
     ) -> Profiled | Failure | Unusable:
-        poison = {one.name: POISON[one.dtype] for one in request.task.outputs}
-        profiler = self._profilers.take()
-        if isinstance(profiler, ncu.Unavailable):
-            return _unusable(profiler)
-        with self._lock.shared():
-            given = memory.inputs(request.task, case)
-        seen = ncu.profile(
-            self._gpu, request.build, request.plan(case.axes), given, results, observe=observe, prewarmed=profiler,
-            poison=poison, on_gpu=functools.partial(self._lock.shared, long=True),
-        )  # fmt: skip
+        profiler = self._profilers.take_waiting()
+        with ExitStack() as stack:
+            on_gpu: Callable[[], AbstractContextManager[Any]] = self._profiling
+            if profiler is None:  # started and used in one hold, which ends when the GPU is no longer needed
+                stack.enter_context(self._profiling())
+                on_gpu = stack.pop_all
+                profiler = ncu.start(self._gpu, observe=observe)
+            if isinstance(profiler, ncu.Unavailable):
+                return _unusable(profiler)
+            with self._lock.shared():
+                given = memory.inputs(request.task, case)
+            poison = {one.name: POISON[one.dtype] for one in request.task.outputs}
+            seen = ncu.profile(
+                self._gpu, request.build, request.plan(case.axes), given, results, observe=observe,
+                prewarmed=profiler, poison=poison, on_gpu=on_gpu,
+            )  # fmt: skip
         return _unusable(seen) if isinstance(seen, ncu.Unavailable) else seen
+
+    @contextmanager
+    def _profiling(self) -> Iterator[None]:
+        """Hold the GPU for a profiler; few at a time, since a race waits for all of them."""
+        with self._profilers_at_once, self._lock.shared(long=True):
+            yield
 
     def _sanitize(
         self, request: Request, case: Case, tools: tuple[SanitizerTool, ...]

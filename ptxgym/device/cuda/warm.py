@@ -38,6 +38,24 @@ class Warm(Generic[T]):
             wanted = min(self._expected, self._most)
         self._start_missing(wanted)
 
+    @property
+    def expected(self) -> int:
+        """How many will be taken, as far as is known."""
+        return self._expected
+
+    def take_waiting(self) -> T | None:
+        """Return the one that was started first, when it is ready; None where none was started.
+
+        Raises:
+            InfrastructureError: if it does not start.
+        """
+        with self._mutex:
+            if self._closed:
+                raise InfrastructureError("the judge process is ending")
+            self._expected = max(0, self._expected - 1)
+            first = self._waiting.popleft() if self._waiting else None
+        return None if first is None else first.result()
+
     def fill(self) -> None:
         """Start as many as may wait, though nobody is expected."""
         self._start_missing(self._most)
@@ -48,12 +66,8 @@ class Warm(Generic[T]):
         Raises:
             InfrastructureError: if it does not start.
         """
-        with self._mutex:
-            if self._closed:
-                raise InfrastructureError("the judge process is ending")
-            self._expected = max(0, self._expected - 1)
-            first = self._waiting.popleft() if self._waiting else None
-        return self._start() if first is None else first.result()
+        waiting = self.take_waiting()
+        return self._start() if waiting is None else waiting
 
     def close(self) -> None:
         """End those that wait."""

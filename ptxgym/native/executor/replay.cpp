@@ -1,6 +1,7 @@
 // The timed part of a call: operations on their streams, between two events.
 #include <chrono>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -8,6 +9,12 @@
 #include "session.hpp"
 
 namespace executor {
+namespace {
+
+// The driver takes about a thousand commands before it waits for the GPU; so far ahead, the host leaves no gap.
+constexpr std::size_t most_steps_held = 128;
+
+}  // namespace
 
 void fill_range(CUdeviceptr start, std::uint64_t count, std::uint32_t value, std::uint32_t width, CUstream stream) {
     if (count == 0) return;
@@ -65,14 +72,24 @@ void Session::build_steps(const Plan& plan, Prepared& prepared) {
 
 Called Session::run(const Call& call, Prepared& prepared) {
     if (call.profile) check(driver().profiler_start(), "cuProfilerStart");
-    const auto clock_start = std::chrono::steady_clock::now();
+    auto clock_start = std::chrono::steady_clock::now();
     {
         const Stage stage("launch");
-        if (prepared.flush)
+        std::optional<Gate::Closed> gate;
+        const auto open_gate = [&] {
+            if (!gate) return;
+            clock_start = std::chrono::steady_clock::now();
+            gate->open();
+            gate.reset();
+        };
+        if (prepared.flush) {
+            gate.emplace(*gate_, main_);
             fill_range(prepared.flush->address(), prepared.flush->size() / 4, 0, 4, main_);
+        }
         check(driver().cuEventRecord(started_, main_), "cuEventRecord");
-        enqueue(prepared);
+        enqueue(prepared, open_gate);
         check(driver().cuEventRecord(ended_, main_), "cuEventRecord");
+        open_gate();
     }
     const Stage stage("run");
     check(driver().cuCtxSynchronize(), "cuCtxSynchronize");
@@ -83,13 +100,14 @@ Called Session::run(const Call& call, Prepared& prepared) {
     return {milliseconds * 1000.0, wall.count()};
 }
 
-void Session::enqueue(Prepared& prepared) {
+void Session::enqueue(Prepared& prepared, const std::function<void()>& open_gate) {
     if (prepared.forked != nullptr) {
         check(driver().cuEventRecord(prepared.forked, main_), "cuEventRecord");
         for (const CUstream side : prepared.side_streams)
             check(driver().cuStreamWaitEvent(side, prepared.forked, CU_EVENT_WAIT_DEFAULT), "cuStreamWaitEvent");
     }
     for (Step& step : prepared.steps) {
+        if (&step == prepared.steps.data() + most_steps_held) open_gate();
         const Stage stage("launch", step.index);
         const Operation& operation = *step.operation;
         for (const CUevent wait : step.waits)

@@ -51,6 +51,7 @@ Session::Session(Printed& printed) : printed_(printed) {
           "cuMemGetAllocationGranularity");
     space_ = std::make_unique<AddressSpace>(device_, granularity);
     pool_ = std::make_unique<SlotPool>(*space_);
+    gate_ = std::make_unique<Gate>(device_);
     main_ = stream(0);
     started_ = new_event(CU_EVENT_DEFAULT);
     ended_ = new_event(CU_EVENT_DEFAULT);

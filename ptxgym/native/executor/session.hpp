@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "gate.hpp"
 #include "memory.hpp"
 #include "module.hpp"
 #include "plan.hpp"
@@ -20,7 +21,7 @@ struct Step;
 
 struct Called {
     double time_us;  // between the events around the operations
-    double wall_us;  // by this host's clock, from before the first enqueued command to the end of the last
+    double wall_us;  // by this host's clock, from before the first command can begin to the end of the last
 };
 
 // Bytes beside a buffer that the candidate wrote.
@@ -51,7 +52,7 @@ private:
     void upload(const Plan& plan, Prepared& prepared);
     void build_steps(const Plan& plan, Prepared& prepared);
     Called run(const Call& call, Prepared& prepared);
-    void enqueue(Prepared& prepared);
+    void enqueue(Prepared& prepared, const std::function<void()>& open_gate);
     void launch(const Operation& operation, Step& step);
     void check_canaries(const Plan& plan, const Prepared& prepared);
     void collect(const Plan& plan, const Call& call, const Prepared& prepared);
@@ -69,6 +70,7 @@ private:
     bool pageable_access_ = false;
     std::unique_ptr<AddressSpace> space_;
     std::unique_ptr<SlotPool> pool_;
+    std::unique_ptr<Gate> gate_;
     CUstream main_ = nullptr;
     CUevent started_ = nullptr, ended_ = nullptr;
     std::map<std::uint32_t, CUstream> streams_;

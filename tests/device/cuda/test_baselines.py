@@ -29,6 +29,7 @@ class ArrayBoard:
 
     def __init__(self) -> None:
         self.allocated: list[Any] = []
+        self.ahead: list[bool] = []
 
     def copied(self, data: Any) -> Any:
         return np.array(data, copy=True)
@@ -46,7 +47,8 @@ class ArrayBoard:
     def fill(self, target: Any, value: int) -> None:
         target[:] = value
 
-    def timed_us(self, call: Callable[[], Any]) -> float:
+    def timed_us(self, call: Callable[[], Any], ahead: bool) -> float:
+        self.ahead.append(ahead)
         return float(call() or 1.0)
 
     def versions(self) -> Mapping[str, str]:
@@ -236,6 +238,16 @@ def request_for(task: Any, tier: str = "rl") -> Any:
 
 
 CASES = (Case("timing/normal", AXES, "normal", 1, False), Case("timing/normal", AXES, "normal", 2, False))
+
+
+def test_only_calls_of_a_race_are_enqueued_ahead() -> None:
+    """First calls may wait for the GPU, and beside others they would wait for each other."""
+    board = ArrayBoard()
+    lines = Baselines(FakeTask({"quick": write_first_row("quick")}), AXES, draws(), right, board, 3)  # type: ignore[arg-type]
+    assert board.ahead and not any(board.ahead)
+    board.ahead.clear()
+    lines.calls["quick"](1)
+    assert board.ahead == [True]
 
 
 def test_clock_times_against_the_best_and_prepares_once(lock: DeviceLock) -> None:

@@ -130,6 +130,29 @@ def test_profilers_are_started_when_it_is_quiet(bench: Bench, monkeypatch: pytes
     settle(lambda: len(profilers()) == benches.WARM_PROFILERS)
 
 
+def test_a_profiler_that_nobody_started_holds_the_gpu_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From its start until it is done: a race in between would cost it another wait."""
+    holds: list[Any] = []
+    begin = ncu.start
+
+    def start(gpu: Any, observe: bool = True) -> Any:
+        holds.append(bench._lock.mine)
+        return begin(gpu, observe=observe)
+
+    def profile(self: Process, *arguments: Any, on_gpu: Callable[[], Any], **options: Any) -> str:
+        with on_gpu():
+            holds.append(bench._lock.mine)
+        holds.append(bench._lock.mine)
+        return "profiled"
+
+    monkeypatch.setattr(ncu, "start", start)
+    monkeypatch.setattr(ncu.ProfiledExecutor, "profile", profile)
+    request = fakes.request()
+    assert bench._profile(Memory(), request, request.conditions.cases[0], {}, True) == "profiled"  # type: ignore
+    started, used, after = holds
+    assert started is used and started.long and after is None
+
+
 def test_failing_start_gives_its_place_back(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(benches.Executor, "failing", True, raising=False)
     for _ in range(2 * benches.AT_ONCE):

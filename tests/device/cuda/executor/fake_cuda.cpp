@@ -66,7 +66,14 @@ std::map<CUdeviceptr, std::size_t> mapped;
 std::map<std::string, int> calls;
 std::uint64_t next_handle = 1;
 
+const volatile std::uint32_t* flag = nullptr;  // what a stream waits for, and the value
+std::uint32_t flag_value = 0;
+
 void note(const char* pattern, ...) {
+    if (flag && *flag >= flag_value) {
+        flag = nullptr;
+        std::fprintf(log_file, "opened\n");
+    }
     va_list arguments;
     va_start(arguments, pattern);
     std::vfprintf(log_file, pattern, arguments);
@@ -194,6 +201,7 @@ CUresult cuDeviceGet(CUdevice* device, int) {
 }
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute which, CUdevice) {
     static const std::map<int, int> known = {
+        {CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, std::getenv("FAKE_CUDA_NO_GATE") ? 0 : 1},
         {CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, 3 << 20},
         {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 7},
         {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, 233472},
@@ -213,8 +221,8 @@ CUresult cuCtxSetLimit(CUlimit limit, std::size_t value) {
     return CUDA_SUCCESS;
 }
 CUresult cuCtxSynchronize() {
-    while (hangs) pause();
     note("synchronize");
+    while (hangs || flag) pause();
     return verdict("cuCtxSynchronize");
 }
 CUresult cuCtxResetPersistingL2Cache() {
@@ -392,6 +400,20 @@ CUresult cuStreamSynchronize(CUstream) { return verdict("cuStreamSynchronize"); 
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
     note("wait %llx event %llx", number(stream), number(event));
     return verdict("cuStreamWaitEvent");
+}
+CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
+    note("hold %llx", number(stream));
+    flag = reinterpret_cast<const volatile std::uint32_t*>(address);
+    flag_value = value;
+    return flags == CU_STREAM_WAIT_VALUE_GEQ ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuMemHostAlloc(void** memory, std::size_t bytes, unsigned) {
+    *memory = std::malloc(bytes);
+    return CUDA_SUCCESS;
+}
+CUresult cuMemHostGetDevicePointer(CUdeviceptr* address, void* memory, unsigned) {
+    *address = reinterpret_cast<CUdeviceptr>(memory);
+    return CUDA_SUCCESS;
 }
 CUresult cuEventCreate(CUevent* event, unsigned) {
     *event = reinterpret_cast<CUevent>(next_handle++);

@@ -84,6 +84,14 @@ def test_refused_launches_name_kernel_and_shape(fake: Fake, result: int, code: s
         assert isinstance(executor.call(0, {}, {}, timeout_s=20), Call)  # a refusal ends nothing
 
 
+def test_a_refused_launch_leaves_no_stream_that_waits(fake: Fake) -> None:
+    with fake.loaded(OK, script=["fail cuLaunchKernelEx 1 1"]) as executor:
+        refused = executor.call(0, {}, {}, timeout_s=20, flush=True)
+        assert isinstance(refused, Failure)
+        assert fake.log("^hold") and fake.log("^opened")
+        assert isinstance(executor.call(0, {}, {}, timeout_s=20, flush=True), Call)
+
+
 def test_a_launch_that_the_machine_fails_is_no_refusal(fake: Fake) -> None:
     with (
         fake.loaded(OK, script=["fail cuLaunchKernelEx 214 1"]) as executor,

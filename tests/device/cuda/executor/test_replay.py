@@ -287,10 +287,33 @@ def test_flush_precedes_the_first_event_and_nothing_comes_between(fake: Fake) ->
         flushed = fake.timed()
         run(executor, 0, {"A": A}, {})
         plain = fake.timed()
-    assert [line.split()[0] for line in flushed] == ["memset32", "record", "launch", "record"]
-    assert int(flushed[0].split()[3]) * 4 == 6 * MIB
+    assert [line.split()[0] for line in flushed] == ["hold", "memset32", "record", "launch", "record"]
+    assert int(flushed[1].split()[3]) * 4 == 6 * MIB
     assert [line.split()[0] for line in plain] == ["record", "launch", "record"]
     assert len(fake.log("^reset_persisting")) == 2
+
+
+def test_the_gpu_begins_when_all_is_enqueued(fake: Fake) -> None:
+    with fake.loaded(COPY) as executor:
+        for _ in range(3):
+            run(executor, 0, {"A": A}, {}, flush=True)
+        words = [line.split()[0] for line in fake.log("^hold|^launch|^opened")]
+    assert words == ["hold", "launch", "opened"] * 3
+
+
+def test_the_gpu_begins_before_the_driver_can_hold_no_more(fake: Fake) -> None:
+    fills = [Memset(target=ref("A"), value=0, width_bytes=1, count=1) for _ in range(300)]
+    with fake.loaded(plan([("A", "input", 1000)], *fills)) as executor:
+        run(executor, 0, {"A": A}, {}, flush=True)
+    timed = fake.timed()
+    assert timed.count("opened") == 1
+    assert sum(line.startswith("memset8") for line in timed[: timed.index("opened")]) == 128
+
+
+def test_gpus_that_cannot_wait_for_memory_are_not_asked_to(fake: Fake) -> None:
+    with fake.loaded(COPY, env={"FAKE_CUDA_NO_GATE": "1"}) as executor:
+        run(executor, 0, {"A": A}, {}, flush=True)
+    assert [line.split()[0] for line in fake.timed()] == ["memset32", "record", "launch", "record"]
 
 
 def test_the_profiler_sees_the_operations_alone(fake: Fake) -> None:

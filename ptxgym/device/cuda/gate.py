@@ -1,0 +1,80 @@
+"""Holds a stream back until all of a timed call is enqueued, so that no gap of the host lies between its events.
+
+A thread that waits for Python's global lock, or for a processor, may take milliseconds from one enqueued command to the
+next. Behind a gate this costs nothing: the GPU begins when the last command is there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ptxgym.errors import InfrastructureError
+
+PATIENCE_S = 2.0
+"""A gate that is still closed after this is opened by force: whoever enqueues waits for the GPU himself."""
+
+
+class Gate:
+    """One flag in host memory that streams of the current context wait for; used by one thread at a time."""
+
+    def __init__(self) -> None:
+        """Allocate the flag.
+
+        Raises:
+            InfrastructureError: if the driver refuses it.
+        """
+        from cuda.bindings import driver
+
+        self._driver = driver
+        works = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS
+        (device,) = _checked(driver.cuCtxGetDevice())
+        (self._works,) = _checked(driver.cuDeviceGetAttribute(works, device))
+        """Not with some virtual GPUs; what is enqueued in front then has to hide the host's gaps."""
+        self._number = 0
+        if self._works:
+            (self._address,) = _checked(driver.cuMemHostAlloc(4, driver.CU_MEMHOSTALLOC_DEVICEMAP))
+            self._flag = ctypes.c_uint32.from_address(int(self._address))
+            self._flag.value = 0
+
+    @contextmanager
+    def closed(self, stream: int) -> Iterator[None]:
+        """Hold back what is enqueued on `stream` (a CUstream) inside.
+
+        Raises:
+            InfrastructureError: if what is inside waited for the GPU, which waited for it.
+        """
+        if not self._works:
+            yield
+            return
+        self._number += 1
+        at_least = self._driver.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ
+        (device_address,) = _checked(self._driver.cuMemHostGetDevicePointer(self._address, 0))
+        _checked(self._driver.cuStreamWaitValue32(stream, device_address, self._number, at_least))
+        late = threading.Timer(PATIENCE_S, self._open)
+        late.daemon = True
+        late.start()
+        try:
+            yield
+            forced = self._flag.value == self._number
+        finally:
+            self._open()
+            late.cancel()
+        if forced:
+            raise InfrastructureError(
+                f"a timed call did not return within {PATIENCE_S:g} s: it waits for the GPU, and cannot be timed so"
+            )
+
+    def _open(self) -> None:
+        self._flag.value = self._number
+
+
+def _checked(answer: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return what a driver call gave beside its CUresult."""
+    result, *values = answer
+    if int(result):
+        raise InfrastructureError(f"the CUDA driver refuses a gate for timed calls: {result!r}")
+    return tuple(values)
