@@ -2,7 +2,8 @@
 
 An asm statement usually stands in a small wrapper (`barrier_wait`, `tma_load`) that is called from several places. The
 line of the call says more than that of the wrapper, so a chain leaves wrappers out: functions whose code stands on few
-lines of the submission. Source: the `.loc … inlined_at` directives, PTX ISA 11.5.4.
+lines of the submission. Around the innermost one only those count that are called from several places: where a role is
+called, or a function that was passed to a loop, says nothing. Source: `.loc … inlined_at`, PTX ISA 11.5.4.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ def call_chains(function: Function) -> tuple[tuple[int, ...], ...]:
     """
     own = function.module.own_files
     lines_of: dict[str, set[int]] = defaultdict(set)
+    callers_of: dict[str, set[_Frame | None]] = defaultdict(set)
     frames_of: dict[tuple[_Location, ...], list[tuple[str, int]]] = {}
     stacks = _stacks(function)
     for stack in set(stacks):
@@ -48,10 +50,15 @@ def call_chains(function: Function) -> tuple[tuple[int, ...], ...]:
         frames_of[stack] = frames
         for name, line in frames:
             lines_of[name].add(line)
+        for at in stack:
+            callers_of[at.function].add(at.caller)
 
     def chain(frames: list[tuple[str, int]]) -> tuple[int, ...]:
         wrapped = 0
-        while wrapped + 1 < len(frames) and len(lines_of[frames[wrapped][0]]) <= WRAPPER_LINES:
+        while wrapped + 1 < len(frames):
+            name = frames[wrapped][0]
+            if len(lines_of[name]) > WRAPPER_LINES or (wrapped and len(callers_of[name]) == 1):
+                break
             wrapped += 1
         return tuple(line for _, line in frames[wrapped:])
 

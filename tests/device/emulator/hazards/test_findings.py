@@ -114,6 +114,33 @@ def test_call_chains_leave_wrappers_and_headers_out() -> None:
     assert call_chains(function)[:6] == ((40,), (20, 41), (21, 41), (22, 41), (23, 41), (24, 41))
 
 
+NESTED = """
+.version 8.0
+.target sm_90a
+.address_size 64
+.file 1 "run.cu"
+.visible .entry kernel()
+{
+.loc 1 41 1
+.loc 1 30 3, function_name $ROLE, inlined_at 1 41 1
+.loc 1 20 3, function_name $OUTER, inlined_at 1 30 3
+.loc 1 10 3, function_name $INNER, inlined_at 1 20 3
+bar.sync 0;
+.loc 1 31 3, function_name $ROLE, inlined_at 1 41 1
+.loc 1 20 3, function_name $OUTER, inlined_at 1 31 3
+.loc 1 10 3, function_name $INNER, inlined_at 1 20 3
+bar.sync 1;
+ret;
+}
+"""
+
+
+def test_call_chains_end_where_there_is_a_single_call() -> None:
+    """OUTER is called from two lines of ROLE, which tell them apart; the only call of ROLE would not."""
+    function = parse_module(NESTED, "run.cu").functions["kernel"]
+    assert call_chains(function)[:2] == ((30, 41), (31, 41))
+
+
 @pytest.mark.parametrize("line", [0, 4, None])
 def test_no_text_for_lines_that_do_not_exist(line: int | None) -> None:
     assert SOURCE.text_of(line) is None
