@@ -66,6 +66,7 @@ void ShadowState::reset(Cta&) {
   deferred_.clear();
   split_.clear();
   races_.clear();
+  filled_late_.clear();
   current_ = nullptr;
   layouts_.clear();
   tmem_.clear();
@@ -139,7 +140,12 @@ uint32_t ShadowState::next_history(Warp& warp, const Touch& access, uint32_t id,
   check(warp, write, access, addr, bytes);
   const bool conflicts_with_reads = access.write || access.kind == Kind::Atomic;
   if (conflicts_with_reads || histories_.at(id).atomics) {
-    histories_.since(id, [&](const Touch& earlier) { check(warp, earlier, access, addr, bytes); });
+    histories_.since(id, [&](const Touch& earlier) {
+      if (access.write && fills_late(warp, write, earlier, access))
+        report_filled_late(warp, earlier, access, addr, bytes);
+      else
+        check(warp, earlier, access, addr, bytes);
+    });
   }
   if (access.write) return histories_.written(access);
   // An atomic gives bytes that nobody wrote a value; after a plain read of such bytes one complaint is enough.
@@ -176,6 +182,25 @@ void ShadowState::check(Warp& warp, const Touch& earlier, const Touch& now, uint
     return;
   }
   unordered(warp, earlier, now, addr, bytes, likely ? Severity::Warning : Severity::Error);
+}
+
+// Whether a store fills bytes that an asynchronous operation was to find filled: nothing had written them before, or the
+// operation is a wgmma that this warp has yet to issue. Then a barrier is missing before the operation, not a wait
+// after it.
+bool ShadowState::fills_late(const Warp& warp, const Touch& before, const Touch& read, const Touch& now) {
+  if (!now.generic() || read.write || !read.in_flight_kind()) return false;
+  const WarpState& w = of(warp);
+  if (w.now.seen.covers(read.component, read.time)) return false;
+  const uint64_t pair = static_cast<uint64_t>(now.inst) << 32 | static_cast<uint32_t>(read.inst);
+  const bool to_issue = read.kind == Kind::Wgmma && read.component == w.wgmma.component && read.time > w.wgmma.issued;
+  if (before.kind == Kind::None || to_issue) filled_late_.insert(pair);
+  return filled_late_.count(pair) != 0;
+}
+
+void ShadowState::report_filled_late(const Warp& warp, const Touch& read, const Touch& now, uint32_t addr,
+                                     uint32_t bytes) {
+  const bool likely = of(warp).now.likely.covers(read.component, read.time);
+  report_unordered(cta_, labelled(read.warp), now, read, addr, bytes, likely ? Severity::Warning : Severity::Error);
 }
 
 void ShadowState::unordered(const Warp& warp, const Touch& earlier, const Touch& now, uint32_t addr, uint32_t bytes,

@@ -243,6 +243,8 @@ class ShadowState final : public Shadow {
   void touch(Warp&, const Touch&, uint32_t addr, uint32_t bytes);
   uint32_t next_history(Warp&, const Touch&, uint32_t history, uint32_t addr, uint32_t bytes);
   void check(Warp&, const Touch& earlier, const Touch& now, uint32_t addr, uint32_t bytes);
+  bool fills_late(const Warp&, const Touch& before, const Touch& read, const Touch& now);
+  void report_filled_late(const Warp&, const Touch& read, const Touch& now, uint32_t addr, uint32_t bytes);
   void same_value_or_race(Warp&, const Touch& earlier, const Touch& now, uint32_t addr, uint32_t bytes);
   void settle();
   void unordered(const Warp&, const Touch& earlier, const Touch& now, uint32_t addr, uint32_t bytes, Severity);
@@ -293,6 +295,7 @@ class ShadowState final : public Shadow {
     std::vector<int> here, others;
   };
   std::vector<SplitBarrier> split_;
+  std::unordered_set<uint64_t> filled_late_;  // store << 32 | reader: instructions of `fills_late`
   std::unordered_set<uint32_t> races_;  // pairs of warps by label: smaller << 16 | larger
 };
 

@@ -222,6 +222,23 @@ template <bool Good> __global__ void unfenced(uint32_t* out) {
   }
 }
 
+// No barrier before the store, in the second round as in the first: not a wait after it is missing.
+template <bool Good> __global__ void store_unfilled(uint32_t* out) {
+  __shared__ alignas(128) uint32_t data[64];
+#pragma unroll 1
+  for (int i = 0; i < 2; ++i) {
+    put(&data[threadIdx.x], threadIdx.x + i);  // !smem.race
+    proxy_fence();
+    if (Good) __syncthreads();
+    if (threadIdx.x == 0) {
+      bulk_store(out + i * 64, data, 256);  // !smem.race
+      bulk_commit();
+      bulk_wait_read();
+    }
+    __syncthreads();
+  }
+}
+
 // The fence may also stand with the thread that issues the copy, after the barrier.
 template <bool Good> __global__ void fenced_by_reader(uint32_t* out) {
   __shared__ alignas(128) uint32_t data[64];
@@ -418,22 +435,23 @@ __device__ __forceinline__ void wgmma(float (&d)[4], uint64_t a, uint64_t b) {
                : "l"(a), "l"(b));
 }
 
-enum Fault { kNone, kNoWait, kNoFence, kNoCommit, kNoProxyFence, kEarlyWrite, kPending, kNotCleared };
+enum Fault { kNone, kNoWait, kNoFence, kNoCommit, kNoProxyFence, kEarlyWrite, kPending, kNotCleared, kNoBarrier };
 
 template <int kFault> __global__ void multiply(float* out) {
   __shared__ alignas(128) uint32_t a[64 * 8], b[8 * 8];
   for (int i = threadIdx.x; i < 64 * 8; i += 128) put(&a[i], 0x3f803f80);
   if (threadIdx.x < 64) put(&b[threadIdx.x], 0x3f803f80);  // !proxy.missing_fence
   if (kFault != kNoProxyFence) proxy_fence();
-  __syncthreads();
+  if (kFault != kNoBarrier) __syncthreads();
   float d[4];
   for (int i = 0; i < 4 && kFault != kNotCleared; ++i) d[i] = 0;
   if (kFault != kNoFence) asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
   // Eight rows of 16 bytes make a core matrix of 128 bytes; two of them along K, then the next eight rows.
-  wgmma(d, descriptor(a, 128, 256), descriptor(b, 128, 256));  // !wgmma.missing_fence !proxy.missing_fence !wgmma.not_committed !wgmma.pending_at_exit !wgmma.uninitialised
+  wgmma(d, descriptor(a, 128, 256), descriptor(b, 128, 256));  // !wgmma.missing_fence !proxy.missing_fence !wgmma.not_committed !wgmma.pending_at_exit !wgmma.uninitialised !smem.race
   if (kFault == kEarlyWrite && threadIdx.x < 32) put(&b[threadIdx.x], 0);  // !async.overwrite
   if (kFault != kNoCommit) asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-  if (kFault == kNone || kFault == kNotCleared || kFault == kNoFence || kFault == kNoCommit || kFault == kNoProxyFence || kFault == kEarlyWrite)
+  if (kFault == kNone || kFault == kNotCleared || kFault == kNoFence || kFault == kNoCommit || kFault == kNoProxyFence || kFault == kEarlyWrite ||
+      kFault == kNoBarrier)
     asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
   for (int i = 0; i < 4 && kFault != kPending; ++i) out[threadIdx.x * 4 + i] = d[i];  // !wgmma.register_in_flight
   if (kFault == kNoWait) asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
@@ -457,6 +475,7 @@ PAIR(early_bulk, uint32_t*, const uint32_t*)
 PAIR(refill, uint32_t*, const uint32_t*)
 PAIR(unfenced, uint32_t*)
 PAIR(fenced_by_reader, uint32_t*)
+PAIR(store_unfilled, uint32_t*)
 PAIR(store_reuse, uint32_t*)
 PAIR(store_unwritten, uint32_t*)
 PAIR(store_pending, uint32_t*)
@@ -478,3 +497,4 @@ template __global__ void multiply<kNoProxyFence>(float*);
 template __global__ void multiply<kEarlyWrite>(float*);
 template __global__ void multiply<kPending>(float*);
 template __global__ void multiply<kNotCleared>(float*);
+template __global__ void multiply<kNoBarrier>(float*);

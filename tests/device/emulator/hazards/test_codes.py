@@ -23,6 +23,7 @@ BAD = [
     ("double_buffer", "async.overwrite", ERROR),
     ("early_bulk", "async.read_early", ERROR),
     ("unfenced", "proxy.missing_fence", ERROR),
+    ("store_unfilled", "smem.race", ERROR),
     ("store_reuse", "async.overwrite", ERROR),
     ("store_unwritten", "smem.uninitialised", ERROR),
     ("store_pending", "bulk.pending_at_exit", WARNING),
@@ -53,6 +54,7 @@ BAD_WGMMA = [  # values of enum Fault
     (5, "async.overwrite", ERROR),
     (6, "wgmma.pending_at_exit", WARNING),
     (7, "wgmma.uninitialised", WARNING),
+    (8, "smem.race", ERROR),
 ]
 
 
@@ -88,6 +90,18 @@ def test_wgmma_fault_is_named_at_its_line(
     assert found, [f.code for f in result.findings]
     assert found[0].severity == severity
     assert kernels.marked("multiply", code) & lines_of(found[0])
+
+
+@pytest.mark.parametrize("options", SCHEDULES, ids=lambda o: f"{o.schedule}{o.seed}")
+@pytest.mark.parametrize(("name", "instance", "block"), [("multiply", "i8", 128), ("store_unfilled", "b0", 64)])
+def test_a_barrier_that_is_missing_before_an_asynchronous_read(
+    kernels: Kernels, name: str, instance: str, block: int, options: RunOptions
+) -> None:
+    """Whoever comes first: bytes that are filled late are no buffer that is reused too early."""
+    first, *others = launch(kernels, kernels.mangled(name, instance), block=block, options=options).findings
+    assert (first.code, first.severity) == ("smem.race", ERROR)
+    assert "barrier, before this instruction" in (first.remedy or "")
+    assert not [finding for finding in others if finding.code == "async.overwrite"]
 
 
 @pytest.mark.parametrize("options", SCHEDULES, ids=lambda o: f"{o.schedule}{o.seed}")
