@@ -143,6 +143,10 @@ PrivateBuffer::~PrivateBuffer() {
     pool_.give_back(handle_, mapped_bytes_);
 }
 
+void PrivateBuffer::load_translations(const Translations& translations, CUstream stream) const {
+    if (mapping_) translations.load(mapping_->address(), mapped_bytes_, stream);
+}
+
 bool PrivateBuffer::overrun(CUstream stream, Overrun& found) const {
     if (!mapping_) return false;
     const auto written = [](unsigned char byte) { return byte != canary; };

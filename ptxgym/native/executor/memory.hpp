@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "driver.hpp"
+#include "translations.hpp"
 
 namespace executor {
 
@@ -79,6 +80,9 @@ public:
 
     CUdeviceptr address() const { return address_; }
     std::uint64_t size() const { return size_; }
+
+    // Has the GPU know where its pages lie; where they have just been mapped, it does not.
+    void load_translations(const Translations& translations, CUstream stream) const;
 
     struct Overrun {
         bool before;

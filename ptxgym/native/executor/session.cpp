@@ -52,6 +52,7 @@ Session::Session(Printed& printed) : printed_(printed) {
     space_ = std::make_unique<AddressSpace>(device_, granularity);
     pool_ = std::make_unique<SlotPool>(*space_);
     gate_ = std::make_unique<Gate>(device_);
+    translations_ = std::make_unique<Translations>(device_);
     main_ = stream(0);
     started_ = new_event(CU_EVENT_DEFAULT);
     ended_ = new_event(CU_EVENT_DEFAULT);
@@ -123,6 +124,8 @@ void Session::prepare(const Plan& plan, const Call& call, Prepared& prepared) {
     upload(plan, prepared);
     build_steps(plan, prepared);
     residue_->overwrite(main_);
+    for (const auto& buffer : prepared.buffers)
+        if (buffer) buffer->load_translations(*translations_, main_);
     check(driver().cuCtxResetPersistingL2Cache(), "cuCtxResetPersistingL2Cache");
     check(driver().cuCtxSynchronize(), "cuCtxSynchronize");
 }

@@ -13,6 +13,7 @@
 #include "plan.hpp"
 #include "printed.hpp"
 #include "residue.hpp"
+#include "translations.hpp"
 
 namespace executor {
 
@@ -77,6 +78,7 @@ private:
     std::vector<CUevent> events_;
     std::unique_ptr<Module> module_;
     std::unique_ptr<Residue> residue_;
+    std::unique_ptr<Translations> translations_;
     std::vector<Plan> plans_;
     std::optional<std::uint32_t> last_plan_;
     std::map<std::uint32_t, std::unique_ptr<Region>> regions_;

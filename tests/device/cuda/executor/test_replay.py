@@ -344,6 +344,17 @@ def test_shared_and_local_memory_are_overwritten_before_every_call(fake: Fake) -
     assert fake.log("^frame") == ["frame 16"]
 
 
+def test_the_gpu_knows_where_all_pages_lie_when_a_call_begins(fake: Fake) -> None:
+    with fake.loaded(COPY) as executor:
+        run(executor, 0, {"A": A}, {})
+    lines = fake.log("^map private|^unmap|^translations|^launch")
+    last = max(index for index, line in enumerate(lines) if line.startswith("launch"))
+    mapped = {tuple(line.split()[2:4]) for line in lines if line.startswith("map private")}
+    loaded = {tuple(line.split()[3:5]) for line in lines[last - 2 : last]}
+    assert loaded == {(address.removeprefix("0x"), size) for address, size in mapped}
+    assert all(line.startswith("translations grid=7 block=32 ") for line in lines[last - 2 : last])
+
+
 def test_stack_frames_are_overwritten_as_far_as_kernels_reach(fake: Fake) -> None:
     for stack_bytes, frame_bytes in ((8, 1024), (5001, 5008)):
         build = fake.build()
