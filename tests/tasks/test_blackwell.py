@@ -21,6 +21,7 @@ from ptxgym.verdict import Failure, Finding, Severity
 TASK = load_task("gemm")
 SMALL: Axes = {"M": 128, "N": 256, "K": 320}
 PROFILE = device_profile("b200")
+PAIR = next(solution for solution in expected(TASK, "b200") if solution.file.endswith("pair.cu"))
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +58,12 @@ def run(
     return execution, bool(compare(expect(TASK, case).outputs["C"], execution.buffers["C"], case).ok)
 
 
+def executed(solution: Solution, axes: Axes) -> int:
+    """Multiply-adds on target: pairs multiply whole tiles of 256 rows."""
+    rows = -(-axes["M"] // 256) * 256 if solution == PAIR else axes["M"]
+    return TASK.required_multiply_adds(axes | {"M": rows}) if solution.coverage else 0
+
+
 def shapes(task: Task) -> list[Axes]:
     small = task.workload("emulation")
     return [small.axes, *small.hidden, SMALL, {"M": 128, "N": 256, "K": 64}]
@@ -70,16 +77,17 @@ def test_right_at_every_shape(device: EmulatorDevice, solution: Solution, axes: 
     assert right
     assert not faults(execution.findings)
     on_target = sum(count.multiply_adds for count in execution.counts if count.family == "tcgen05")
-    assert on_target == (TASK.required_multiply_adds(axes) if solution.coverage else 0)
+    assert on_target == executed(solution, axes)
 
 
-def test_oracle_is_clean_under_many_schedules(device: EmulatorDevice) -> None:
-    """Two CTAs for eight tiles: both rings and both accumulators come round."""
+@pytest.mark.parametrize("solution", [oracle(TASK, "b200"), PAIR], ids=lambda s: s.file.split("/")[-1])
+def test_clean_under_many_schedules(device: EmulatorDevice, solution: Solution) -> None:
+    """Two CTAs for eight tiles, or four of a pair: both rings and both accumulators come round."""
     profile = replace(PROFILE, sm_count=2)
     axes: Axes = {"M": 512, "N": 512, "K": 192}
     schedules = [RunOptions(schedule="lazy"), *(RunOptions(schedule="random", seed=seed) for seed in range(20))]
     for options in schedules:
-        execution, right = run(device, TASK.source(oracle(TASK, "b200")), axes, options, profile)
+        execution, right = run(device, TASK.source(solution), axes, options, profile)
         assert isinstance(execution, Execution), execution
         assert right
         assert not faults(execution.findings)
@@ -136,3 +144,45 @@ def test_commit_to_the_wrong_barrier_is_a_hang_that_names_it(device: EmulatorDev
     assert isinstance(execution, Failure)
     assert execution.code == "emulator.deadlock"
     assert "tcgen05.commit_unseen" in faults(execution.findings)
+
+
+PAIR_MISTAKES = {
+    "bytes of one CTA": ("kPair * kStageBytes", "kStageBytes", "mbarrier.tx_overflow"),
+    "epilogue of one CTA": ("kPair * kEpilogueWarps);", "kEpilogueWarps);", "tmem.overwrite"),
+    "sums of the odd CTA not waited for": (
+        "    barrier_wait(&shared.done[accumulator.slot], accumulator.parity);\n",
+        "    if (first_row == 0) barrier_wait(&shared.done[accumulator.slot], accumulator.parity);\n",
+        "tmem.read_early",
+    ),
+    "slot of the odd CTA not waited for": (
+        "      barrier_wait(&shared.empty[stage.slot], stage.parity ^ 1);\n",
+        "      if (rank == 0) barrier_wait(&shared.empty[stage.slot], stage.parity ^ 1);\n",
+        "async.overwrite",
+    ),
+    "commit to the even CTA only": ("kBoth = 0b11;", "kBoth = 0b01;", "tcgen05.commit_unseen"),
+    "freed by one CTA": (
+        'if (warp == kMultiplier) {\n    asm volatile("tcgen05.dealloc',
+        'if (warp == kMultiplier && cluster_rank() == 0) {\n    asm volatile("tcgen05.dealloc',
+        "emulator.deadlock",
+    ),
+    "no barrier before the other's are signalled": (
+        "  cluster_sync();  // the barriers of both CTAs exist",
+        "  __syncthreads();  // the barriers of both CTAs exist",
+        "mbarrier.init_not_visible",
+    ),
+    "freed while the other loads": (
+        "  cluster_sync();  // neither CTA leaves",
+        "  __syncthreads();  // neither CTA leaves",
+        "tmem.dealloc_in_use",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "code"), PAIR_MISTAKES.values(), ids=PAIR_MISTAKES)
+def test_mistakes_of_a_pair_are_named(device: EmulatorDevice, old: str, new: str, code: str) -> None:
+    text = TASK.source(PAIR)
+    assert text.count(old) == 1
+    profile = replace(PROFILE, sm_count=2)
+    axes: Axes = {"M": 768, "N": 256, "K": 320}
+    execution, _ = run(device, text.replace(old, new), axes, RunOptions(schedule="random", seed=1), profile)
+    assert code in faults(execution.findings), faults(execution.findings)

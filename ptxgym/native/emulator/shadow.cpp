@@ -374,6 +374,10 @@ void ShadowState::async_begin(Warp& warp, int inst, Async kind, int lane, Mbar* 
     b.issued += bytes;
     b.load_inst = inst;
     b.load_warp = warp.label;
+    // The phase cannot complete before its copies were issued. Nothing makes what the issuer did before visible by that.
+    WarpState& w = of(warp);
+    b.pending.likely.join(w.now.likely);
+    tick(w);
     return;
   }
   current_ = &queue(warp, kind, lane);
