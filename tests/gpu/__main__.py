@@ -35,6 +35,7 @@ PARTS: Mapping[str, tuple[tuple[str, ...], float]] = {
     "episode": ((*_CAMPAIGN, "tests.gpu.episode"), 150),
     "gpu_step": ((sys.executable, "benchmarks/gpu_step.py"), 140),
     "aa": ((sys.executable, "benchmarks/aa.py"), 160),
+    "oracles": ((*_CAMPAIGN, "tests.gpu.oracles"), 150),
     "mixed": ((*_CAMPAIGN, "tests.gpu.mixed"), 300),
     "exploits": ((*_CAMPAIGN, "tests.gpu.exploits"), 240),
     "mutation": ((*_CAMPAIGN, "tests.gpu.mutation"), 150),

@@ -17,6 +17,7 @@ from tests.gpu.agreement import compared
 from tests.gpu.exploits import EMULATION, exploit_task
 from tests.gpu.mixed import HARDWARE, judged, order, speeds
 from tests.gpu.mutation import summary, without_false_alarms
+from tests.gpu.oracles import judged as oracle_row
 from tests.gpu.report import Report, table
 from tests.gpu.small import new_text, shrunk
 from tests.gpu.submissions import templates
@@ -143,3 +144,12 @@ def test_an_item_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) ->
     assert report.rows["quick"]["good"] and "did not end" in report.rows["stuck"]["problem"]
     assert report.stuck
     never.set()
+
+
+def test_an_oracle_that_is_right_meets_the_aims_and_another_kernel_does_not(evaluator: Evaluator, gemm: Task) -> None:
+    naive = next(one for one in gemm.solutions["h100"] if one.family == "fma")
+    row = oracle_row(evaluator, gemm, "emulator")
+    assert row["good"] and row["coverage"] == 1.0 and row["counted_by"] == "emulator", row
+    slow = gemm.model_copy(update={"solutions": {"h100": (naive.model_copy(update={"oracle": True}),)}})
+    row = oracle_row(evaluator, slow, "emulator")
+    assert row["code"] == "judge.ok" and row["coverage"] == 0.0 and not row["good"]
