@@ -33,6 +33,7 @@ class Dossier:
             ptxgym=ptxgym.__version__,
             task=task.name,
             task_revision=task.revision,
+            variant=task.variant,
             arch=arch,
             source_sha256=Submission(text).sha256,
             conditions=conditions_hash,

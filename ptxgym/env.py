@@ -19,7 +19,8 @@ from ptxgym.evaluator import Evaluator
 from ptxgym.reward import load_reward
 from ptxgym.spaces import Source
 from ptxgym.submission import MAX_SOURCE_BYTES
-from ptxgym.task import load_arch, load_task
+from ptxgym.task import load_arch
+from ptxgym.variants import load_variant
 from ptxgym.verdict import Verdict
 
 Observation = dict[str, str | NDArray[np.float32]]
@@ -28,10 +29,10 @@ PROMPT_BYTES = MAX_SOURCE_BYTES + 65_536
 """A prompt may show a kernel to start from."""
 MAX_TURNS = 1000
 
-RESET_OPTIONS = ("turns", "reward", "stop", "workload", "init", "skeleton")
+RESET_OPTIONS = ("variant", "turns", "reward", "stop", "workload", "init", "skeleton")
+TEXT_OPTIONS = {"variant": "a name", "workload": "a name", "init": "a kernel's text", "skeleton": "a kernel's text"}
 LATER_OPTIONS = {
-    "variant": "no task has variants yet",
-    "outputs": "no task has outputs that may be left out yet",
+    "outputs": "variants of a task ask for fewer outputs; `ptxgym list --variants` shows them",
     "knowledge": "there are no knowledge packs yet",
 }
 
@@ -73,6 +74,7 @@ class KernelEnv(gym.Env[Observation, str]):
         self,
         env: str,
         *,
+        variant: str | None = None,
         turns: int | None = None,
         reward: str | None = None,
         stop: str | None = None,
@@ -86,6 +88,7 @@ class KernelEnv(gym.Env[Observation, str]):
 
         Args:
             env: Plain or pinned id of a file of `envs/`.
+            variant: Overrides the variant of the task, such as `d64` (`ptxgym.variants`).
             turns: Overrides the number of turns.
             reward: Overrides the reward preset.
             stop: Overrides the stop rule: `never`, `target_ok` or `speedup:<x>`.
@@ -96,12 +99,12 @@ class KernelEnv(gym.Env[Observation, str]):
             render_mode: `ansi`: `render()` returns the feedback.
 
         Raises:
-            UnknownNameError: if there is no such environment, task, architecture or reward.
+            UnknownNameError: if there is no such environment, task, variant, architecture or reward.
             UsageError: if a value is not acceptable.
         """
-        chosen = {"turns": turns, "reward": reward, "stop": stop, "feedback_bytes": feedback_bytes}
+        chosen = {"variant": variant, "turns": turns, "reward": reward, "stop": stop, "feedback_bytes": feedback_bytes}
         self.config = load_env(env).override(**{name: value for name, value in chosen.items() if value is not None})
-        load_task(self.config.task)
+        load_variant(self.config.task, self.config.variant)
         load_arch(self.config.arch)
         load_reward(self.config.reward)
         if render_mode not in (None, *self.metadata["render_modes"]):
@@ -141,10 +144,12 @@ class KernelEnv(gym.Env[Observation, str]):
 
         Args:
             seed: Of `np_random`; the judged inputs never depend on it.
-            options: For this episode only: `turns`, `reward`, `stop`, `workload`, `init` (a kernel to start from, whose
-                score is already paid), `skeleton` (a kernel of which only marked regions may change).
+            options: For this episode only: `variant` (of the task, such as `d64`), `turns`, `reward`, `stop`,
+                `workload`, `init` (a kernel to start from, whose score is already paid), `skeleton` (a kernel of which
+                only marked regions may change).
 
         Raises:
+            UnknownNameError: if there is no such variant, workload or reward; suggests the nearest.
             UsageError: if an option is unknown or its value not acceptable.
             InfrastructureError: if the machine fails while judging `init`.
         """
@@ -157,7 +162,7 @@ class KernelEnv(gym.Env[Observation, str]):
                 raise UsageError(f"reset option {name!r} is not available: {LATER_OPTIONS[name]}")
             if name not in RESET_OPTIONS:
                 raise UsageError(unknown("reset option", name, RESET_OPTIONS))
-        for name, what in (("workload", "a name"), ("init", "a kernel's text"), ("skeleton", "a kernel's text")):
+        for name, what in TEXT_OPTIONS.items():
             if not isinstance(options.get(name, ""), str):
                 raise UsageError(f"reset option {name!r} must be {what}, not {type(options[name]).__name__}")
         episode = Episode(self.config, self._evaluator, **options)

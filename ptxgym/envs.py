@@ -10,6 +10,8 @@ from pydantic import AfterValidator, Field, ValidationError
 from ptxgym import content
 from ptxgym.errors import UnknownNameError, UsageError
 from ptxgym.registration import pinned_id
+from ptxgym.task import BASE
+from ptxgym.variants import load_variant
 from ptxgym.verdict import Value, Verdict
 
 _PINNED = re.compile(r"ptxgym/(.+)-v\d+")
@@ -61,6 +63,8 @@ class EnvConfig(Value):
     revision: int = Field(ge=1)
     """Raised whenever a verdict or a prompt changes its meaning; the pinned id carries it."""
     task: str
+    variant: str = BASE
+    """Of the task (`ptxgym.variants`); `base` is the task itself."""
     arch: str
     turns: int = Field(default=8, ge=1, le=1000)
     reward: str = "shaped"
@@ -72,6 +76,16 @@ class EnvConfig(Value):
     def pinned(self) -> str:
         """The id that keeps its meaning, such as `ptxgym/Gemm-H100-v1`."""
         return pinned_id(self.name, self.revision)
+
+    def of_variant(self, name: str | None) -> EnvConfig:
+        """Return this configuration for the variant `name` of its task; for its own where that is None.
+
+        Raises:
+            UnknownNameError: if the task has no such variant; suggests the nearest.
+        """
+        if name is None:
+            return self
+        return self.override(variant=load_variant(self.task, name).variant)
 
     def override(self, **changes: Any) -> EnvConfig:
         """Return this configuration with some values changed.

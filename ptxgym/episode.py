@@ -7,14 +7,15 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
+from ptxgym.availability import default_workload
 from ptxgym.envs import EnvConfig, StopRule, load_env
 from ptxgym.errors import UsageError
-from ptxgym.evaluator import Evaluator, default_workload
+from ptxgym.evaluator import Evaluator
 from ptxgym.feedback import render
 from ptxgym.prompt import Measuring, render_prompt
 from ptxgym.reward import Ledger, load_reward
 from ptxgym.skeleton import Skeleton
-from ptxgym.task import load_task
+from ptxgym.variants import load_variant
 from ptxgym.verdict import Verdict
 
 
@@ -48,6 +49,7 @@ class Episode:
         env: str | EnvConfig,
         evaluator: Evaluator | None = None,
         *,
+        variant: str | None = None,
         turns: int | None = None,
         reward: str | None = None,
         stop: str | None = None,
@@ -61,6 +63,7 @@ class Episode:
         Args:
             env: Plain or pinned id, or a configuration.
             evaluator: Shared by any number of episodes; by default the one of this process.
+            variant: Overrides the environment's variant of its task, such as `d64` (`ptxgym.variants`).
             turns: Overrides the environment's number of turns.
             reward: Overrides the reward preset.
             stop: Overrides the stop rule: `never`, `target_ok` or `speedup:<x>`.
@@ -70,14 +73,14 @@ class Episode:
             skeleton: A kernel of which only marked regions may change (`ptxgym.skeleton`).
 
         Raises:
-            UnknownNameError: if the environment, its task or the reward does not exist.
+            UnknownNameError: if the environment, its task, the variant or the reward does not exist.
             UsageError: if a value is not acceptable.
             InfrastructureError: if the machine fails while judging `init`.
         """
-        chosen = {"turns": turns, "reward": reward, "stop": stop, "feedback_bytes": feedback_bytes}
+        chosen = {"variant": variant, "turns": turns, "reward": reward, "stop": stop, "feedback_bytes": feedback_bytes}
         config = load_env(env) if isinstance(env, str) else env
         self.config = config.override(**{name: value for name, value in chosen.items() if value is not None})
-        self.task = load_task(self.config.task)
+        self.task = load_variant(self.config.task, self.config.variant)
         self.evaluator = evaluator if evaluator is not None else Evaluator.shared()
         if workload is not None:
             self.evaluator.check_workload(self.task, workload, self.config.arch)

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import functools
 import hashlib
-import importlib.util
 import os
 import threading
 import weakref
@@ -20,16 +19,26 @@ from typing import Any, Self
 
 import ptxgym
 from ptxgym import measured, pipeline
+from ptxgym.availability import (
+    check_device,
+    check_tier,
+    default_workload,
+    idle_gpu,
+    unmeasured_tier,
+    usable_gpu,
+    why_emulated,
+)
 from ptxgym.build import find_toolchain
 from ptxgym.cache import Cache
 from ptxgym.device.cuda.client import CudaJudge
-from ptxgym.device.cuda.gpu import Gpu, gpu_for, why_none
-from ptxgym.device.cuda.model import TIERS, Tier
+from ptxgym.device.cuda.gpu import Gpu
+from ptxgym.device.cuda.model import Tier
 from ptxgym.device.protocol import Device
 from ptxgym.errors import UsageError
 from ptxgym.judge.conditions import Case, Conditions, conditions, run_secret
 from ptxgym.judge.judge import JUDGE_REVISION
-from ptxgym.task import ARCHITECTURES, Task, load_arch, load_task
+from ptxgym.task import Task, load_arch, load_task
+from ptxgym.variants import load_variant
 from ptxgym.verdict import Failure, Verdict
 
 VERDICTS_KEPT = 1024
@@ -83,7 +92,7 @@ class Evaluator:
         self._chosen = device
         self._tier = check_tier(tier)
         if device not in ("auto", "cuda") and self._tier != "standard":
-            raise UsageError(_no_tier(self._tier, "the device chosen does not measure"))
+            raise unmeasured_tier(self._tier, "the device chosen does not measure")
         self._own_secret = secret is not None
         if secret is None:
             secret = run_secret()  # here, so that vector environments fork or spawn with it
@@ -123,14 +132,7 @@ class Evaluator:
         Raises:
             UsageError: if device `cuda` was asked for and there is no such GPU, or a package is missing.
         """
-        if self._chosen not in ("auto", "cuda"):
-            return None
-        found, missing = gpu_for(arch), missing_packages()
-        if found is not None and not missing:
-            return found
-        if self._chosen == "auto":
-            return None
-        raise UsageError(f"device 'cuda': {_unusable(missing) if found is not None else why_none(arch)}")
+        return usable_gpu(self._chosen, arch)
 
     def check_measures(self, arch: str) -> None:
         """Accept the tier for kernels for `arch`.
@@ -140,10 +142,17 @@ class Evaluator:
         """
         if self._tier == "standard" or self.gpu(arch) is not None:
             return
-        missing = missing_packages() if gpu_for(arch) is not None else ()
-        raise UsageError(_no_tier(self._tier, _unusable(missing) if missing else why_none(arch)))
+        raise unmeasured_tier(self._tier, why_emulated(arch))
 
-    def evaluate(self, text: str, task: Task | str, arch: str = "h100", workload: str | None = None) -> Verdict:
+    def evaluate(
+        self,
+        text: str,
+        task: Task | str,
+        arch: str = "h100",
+        workload: str | None = None,
+        *,
+        variant: str | None = None,
+    ) -> Verdict:
         """Judge `text`.
 
         Equal texts under equal conditions get the same verdict, from memory the second time.
@@ -153,15 +162,19 @@ class Evaluator:
             task: What was asked for, or its name.
             arch: For which GPU generation.
             workload: By default the device's own: `hardware` on a GPU, `emulation` on the emulator.
+            variant: Of the task, such as `d64` (`ptxgym.variants`); by default the task as it is given.
 
         Raises:
-            UnknownNameError: if task, architecture or workload does not exist.
+            UnknownNameError: if task, variant, architecture or workload does not exist.
             UsageError: if `text` is no `str`, workload or tier are not for this device, or the evaluator is closed.
             InfrastructureError: if the machine failed; try again.
         """
         if not isinstance(text, str):
             raise UsageError(f"a submission is a str, not {type(text).__name__}")
-        task = load_task(task) if isinstance(task, str) else task
+        if variant is not None:
+            task = load_variant(task, variant)
+        elif isinstance(task, str):
+            task = load_task(task)
         load_arch(arch)
         self.check_measures(arch)
         gpu = self.gpu(arch)
@@ -199,9 +212,17 @@ class Evaluator:
         mine.set_result(verdict)
         return verdict
 
-    async def aevaluate(self, text: str, task: Task | str, arch: str = "h100", workload: str | None = None) -> Verdict:
+    async def aevaluate(
+        self,
+        text: str,
+        task: Task | str,
+        arch: str = "h100",
+        workload: str | None = None,
+        *,
+        variant: str | None = None,
+    ) -> Verdict:
         """Judge `text` without blocking the event loop; see `evaluate`."""
-        return await asyncio.to_thread(self.evaluate, text, task, arch, workload)
+        return await asyncio.to_thread(self.evaluate, text, task, arch, workload, variant=variant)
 
     def check_workload(self, task: Task, name: str, arch: str = "h100") -> None:
         """Accept the name of a workload of `task` that can be judged here.
@@ -275,10 +296,9 @@ class Evaluator:
         stress = conditions(task, "schedules", self._epoch, self._secret).cases[0]
         if gpu is None:
             verdict = pipeline.evaluate(text, task, arch, drawn, stress, setting)
-            idle = gpu_for(arch) if self._chosen == "auto" else None
-            if idle is None:
+            note = idle_gpu(arch) if self._chosen == "auto" else None
+            if note is None:
                 return verdict
-            note = f"speed: {idle.name} is here, but {_unusable(missing_packages())}"
             return verdict.model_copy(update={"notes": (*verdict.notes, note)})
         cases = measured.Drawn(
             drawn, self._timing_draws(task, drawn), conditions(task, "emulation", self._epoch, self._secret), stress
@@ -353,64 +373,6 @@ def emulator_revision() -> str:
         data = file.read_bytes()
         total.update(f"{file.name} {len(data)}\n".encode() + data)
     return total.hexdigest()[:16]
-
-
-def check_device(name: str) -> None:
-    """Accept the name of a device that can be had here.
-
-    Raises:
-        UsageError: if there is none of that name, or `cuda` cannot be had: no GPU, or a package is missing.
-    """
-    if name not in ("auto", "emulator", "cuda"):
-        raise UsageError(f"device must be 'auto', 'emulator' or 'cuda', not {name!r}")
-    if name != "cuda":
-        return
-    if all(gpu_for(arch) is None for arch in ARCHITECTURES):
-        raise UsageError(f"device 'cuda': {why_none(next(iter(ARCHITECTURES)))}; or use 'emulator', which needs no GPU")
-    if missing := missing_packages():
-        raise UsageError(f"device 'cuda': {_unusable(missing)}")
-
-
-def check_tier(name: str) -> Tier:
-    """Return the tier `name`.
-
-    Raises:
-        UsageError: if there is none of that name.
-    """
-    for tier in TIERS:
-        if tier == name:
-            return tier
-    raise UsageError(f"tier must be 'rl', 'standard' or 'publish', not {name!r}")
-
-
-@functools.cache
-def missing_packages() -> tuple[str, ...]:
-    """Return which packages of the extra `gpu` are not installed, without importing any."""
-    return tuple(name for name, module in GPU_PACKAGES.items() if not _importable(module))
-
-
-GPU_PACKAGES = {"torch": "torch", "cupy-cuda13x": "cupy", "cuda-bindings": "cuda.bindings"}
-"""Distributions of the extra `gpu`, and what they are imported as."""
-
-
-def _importable(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # the package above it is missing
-        return False
-
-
-def _unusable(missing: tuple[str, ...]) -> str:
-    return f'{", ".join(missing)} {"are" if len(missing) > 1 else "is"} not installed: pip install "ptxgym[gpu]"'
-
-
-def _no_tier(tier: Tier, why: str) -> str:
-    return f"tier {tier!r} is how a GPU measures, but kernels are emulated here: {why}; leave the tier out"
-
-
-def default_workload(task: Task, gpu: Gpu | None) -> str:
-    """Return the workload that is judged where none is named."""
-    return "hardware" if gpu is not None and "hardware" in task.workloads else "emulation"
 
 
 def _close_all(closing: list[Callable[[], None]]) -> None:

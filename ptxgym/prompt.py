@@ -16,7 +16,8 @@ from ptxgym.judge.correctness import CLOSENESS_STEPS
 from ptxgym.judge.evidence import TARGET_COVERAGE
 from ptxgym.plan import device_profile
 from ptxgym.reward import CLOSE_SCORE, CORRECT_SCORE, COVERAGE_SCORES, RAN_SCORE, REDUNDANCY_LIMIT, TARGET_SCORE
-from ptxgym.task import Arch, Task, load_arch, load_task
+from ptxgym.task import Arch, Task, load_arch
+from ptxgym.variants import load_variant
 
 WIDTH = 110
 
@@ -43,10 +44,10 @@ def render_prompt(
         measured: The GPU that runs and times submissions; None where the emulator runs them.
 
     Raises:
-        UnknownNameError: if the environment's task or architecture does not exist.
+        UnknownNameError: if the environment's task, its variant or its architecture does not exist.
         ContentError: if the task's file is malformed.
     """
-    task, arch = load_task(config.task), load_arch(config.arch)
+    task, arch = load_variant(config.task, config.variant), load_arch(config.arch)
     parts = [
         f"# {task.title} for {config.arch.upper()} ({arch.code})",
         "\n".join(line for part in task.summary.splitlines() for line in _paragraph(part)),

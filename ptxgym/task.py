@@ -6,7 +6,9 @@ import functools
 import hashlib
 import importlib
 import math
+import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Annotated, Any, Literal, Protocol, Self, cast
@@ -19,6 +21,8 @@ from ptxgym.expression import evaluate, names_in
 from ptxgym.verdict import Status, Value
 
 Axes = dict[str, int]
+BASE = "base"
+"""The variant of a task that `task.toml` describes."""
 DType = Literal["bf16", "fp32"]
 Draw = Literal["normal", "shifted", "spiky", "sharp", "integers"]
 ITEM_BYTES: dict[DType, int] = {"bf16": 2, "fp32": 4}
@@ -72,7 +76,9 @@ class Tensor(Value):
     name: str = Field(pattern=r"^[A-Za-z_]\w*$")
     dtype: DType
     shape: tuple[str, ...] = Field(min_length=1)
-    """Names of axes, outermost first."""
+    """Names of axes, outermost first: how the tensor lies in memory."""
+    logical: tuple[str, ...] = ()
+    """The same axes in the order in which reference, judge and baselines see the tensor; by default as it lies."""
     shifted_scale_log2: tuple[int, int] = (0, 0)
     """Least and greatest power of two by which the `shifted` draw scales this input."""
     sharp_scale_log2: int = 0
@@ -80,8 +86,24 @@ class Tensor(Value):
     derived: bool = False
     """An input that is not drawn: `derived` of `reference.py` computes it from those that are."""
 
+    @model_validator(mode="after")
+    def _reordered(self) -> Self:
+        if self.logical and sorted(self.logical) != sorted(self.shape):
+            raise ValueError(f"logical holds {', '.join(self.logical)}, not the axes of shape, {', '.join(self.shape)}")
+        return self
+
+    @property
+    def to_logical(self) -> tuple[int, ...]:
+        """Which axis of the memory each axis of the logical order is, as `transpose` takes it."""
+        return tuple(self.shape.index(axis) for axis in self.logical or self.shape)
+
+    @property
+    def to_stored(self) -> tuple[int, ...]:
+        """The inverse of `to_logical`."""
+        return tuple((self.logical or self.shape).index(axis) for axis in self.shape)
+
     def sizes(self, axes: Axes) -> tuple[int, ...]:
-        """Return the extents under `axes`."""
+        """Return the extents under `axes`, as the tensor lies in memory."""
         return tuple(axes[axis] for axis in self.shape)
 
     def size_bytes(self, axes: Axes) -> int:
@@ -149,6 +171,8 @@ class Solution(Value):
     """The family that must do most of the multiply-adds."""
     oracle: bool = False
     """The best one known; every environment has one."""
+    defines: dict[str, int] = Field(default_factory=dict)
+    """Macros of the file that get other values, by name: how one file solves many variants of a task."""
 
 
 class Signature(Value):
@@ -201,6 +225,13 @@ class ReferenceModule(Protocol):
         ...
 
 
+class BaselineModule(Protocol):
+    """What a task's `baselines.py` defines."""
+
+    BASELINES: dict[str, Callable[[dict[str, Any], Axes], Any]]
+    """Vendor libraries by name: each prepares a call on torch tensors, seen in their logical order of axes."""
+
+
 class Task(Value):
     """An operator to be written: everything in `task.toml`, plus its folder."""
 
@@ -220,6 +251,13 @@ class Task(Value):
     """By architecture; never shown to an agent."""
     examples: dict[str, tuple[Solution, ...]] = Field(default_factory=dict)
     """Teaching kernels by architecture, broken on purpose."""
+    variant: str = BASE
+    """Which variant of the operator this is (`ptxgym.variants`)."""
+    unused: tuple[Tensor, ...] = ()
+    """Inputs of the operator that a variant does without, since no output that it asks for depends on them. The
+    reference sees zeros there."""
+    settings: dict[str, bool | str] = Field(default_factory=dict)
+    """What `with_settings` of `reference.py` and `baselines.py` are called with, where a variant needs that."""
     folder: Path = Field(exclude=True)
 
     @model_validator(mode="after")
@@ -251,6 +289,11 @@ class Task(Value):
             if missing := [kernel.file for kernel in kernels if Path(kernel.file).is_absolute()]:
                 raise ValueError(f"solution files must be relative to the task's folder: {', '.join(missing)}")
         return self
+
+    @property
+    def label(self) -> str:
+        """What names the task with its variant, such as `gemm` and `gemm/nn-bias`."""
+        return self.name if self.variant == BASE else f"{self.name}/{self.variant}"
 
     def _expressions(self) -> dict[str, str]:
         found = {f"counts.{key}": text for key, text in self.counts.model_dump().items()}
@@ -306,14 +349,14 @@ class Task(Value):
         return evaluate(self.budget.warp_instructions, axes)
 
     def source(self, solution: Solution) -> str:
-        """Return the text of a solution or example.
+        """Return the text of a solution or example, with the values of its `defines`.
 
         Raises:
-            ContentError: if the file is missing (wheels carry no solutions).
+            ContentError: if the file is missing (wheels carry no solutions), or does not define one of them once.
         """
         path = self.folder / solution.file
         try:
-            return path.read_text(encoding="utf-8")
+            return _with_defines(path, path.read_text(encoding="utf-8"), solution.defines)
         except OSError as error:
             raise ContentError(
                 f"task {self.name} has no file {solution.file} here ({error.strerror}): an installed wheel carries no "
@@ -327,15 +370,21 @@ class Task(Value):
         Raises:
             ContentError: if it is missing or lacks a function.
         """
-        return _reference(self.folder / "reference.py", any(tensor.derived for tensor in self.inputs))
+        path = self.folder / "reference.py"
+        module = _configured(path, self.settings)
+        required = ["reference", "ideal", "accumulation", "predictors"]
+        for name in required + ["derived"] * any(tensor.derived for tensor in self.inputs):
+            if not callable(getattr(module, name, None)):
+                raise ContentError(f"{path}: function {name} is missing")
+        return cast(ReferenceModule, module)
 
-    def baselines(self) -> ModuleType:
+    def baselines(self) -> BaselineModule:
         """Load `baselines.py` of the task's folder: vendor libraries, imported when called.
 
         Raises:
             ContentError: if it is missing.
         """
-        return _module(self.folder / "baselines.py")
+        return cast(BaselineModule, _configured(self.folder / "baselines.py", self.settings))
 
 
 def expected(task: Task, arch: str) -> tuple[Solution, ...]:
@@ -399,11 +448,22 @@ def _module(path: Path) -> ModuleType:
     return importlib.import_module(f"{package}.{path.parent.name}.{path.stem}")
 
 
-@functools.lru_cache(maxsize=64)
-def _reference(path: Path, derives: bool) -> ReferenceModule:
+def _configured(path: Path, settings: dict[str, bool | str]) -> Any:
+    """Return the module, or what its `with_settings` makes of `settings`."""
     module = _module(path)
-    required = ["reference", "ideal", "accumulation", "predictors"] + ["derived"] * derives
-    for name in required:
-        if not callable(getattr(module, name, None)):
-            raise ContentError(f"{path}: function {name} is missing")
-    return cast(ReferenceModule, module)
+    if not settings:
+        return module
+    make = getattr(module, "with_settings", None)
+    if not callable(make):
+        raise ContentError(f"{path}: function with_settings is missing, which takes {', '.join(settings)}")
+    return make(**settings)
+
+
+def _with_defines(path: Path, text: str, defines: dict[str, int]) -> str:
+    """Return `text` with other values in its lines `#define <name> <value>`."""
+    for name, value in defines.items():
+        line = re.compile(rf"^(#define {re.escape(name)}) \S+", re.MULTILINE)
+        if (found := len(line.findall(text))) != 1:
+            raise ContentError(f"{path}: must have one line `#define {name} <value>`, found {found}")
+        text = line.sub(rf"\1 {value}", text)
+    return text

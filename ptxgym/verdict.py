@@ -260,6 +260,7 @@ class Provenance(Value):
     ptxgym: str
     task: str
     task_revision: int
+    variant: str = "base"
     arch: str
     source_sha256: str
     build_key: str | None = None

@@ -101,6 +101,12 @@ def test_eval_reads_standard_input_and_takes_bytes_that_are_no_text(
         (("eval", __file__), "--env"),
         (("show", "PTX-Gemm-B20"), "unknown environment"),
         (("verify",), "either --env ID or --all"),
+        (("verify", "--variants", "some"), "a number from 1 or 'all', not 'some'"),
+        (("verify", "--variants", "0"), "a number from 1 or 'all', not '0'"),
+        (("show", "PTX-Gemm-H100", "--variant", "nn-bais"), "did you mean 'nn-bias'"),
+        (("eval", __file__, *ENV, "--variant", "d64"), "unknown variant of task gemm 'd64'"),
+        (("tasks", "export", "--split", "test"), "unknown split 'test'"),
+        (("tasks", "export", "--format", "csv"), "'jsonl' or 'json', not 'csv'"),
         (("verify", "--all", *ENV), "either --env ID or --all"),
         (("corpus", "/nowhere"), "no folder with .cu files"),
         (("corpus", ".", "--arch", "h10"), "did you mean 'h100'"),
@@ -131,7 +137,7 @@ def test_json_of_a_wrong_kernel_reads_back_though_its_errors_are_infinite(
 def test_failures_of_the_machine_exit_with_3(
     run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch, error: InfrastructureError
 ) -> None:
-    def fail(*_: object) -> Verdict:
+    def fail(*_: object, **__: object) -> Verdict:
         raise error
 
     monkeypatch.setattr(Evaluator, "evaluate", fail)
@@ -233,7 +239,7 @@ def test_doctor_finds_a_healthy_machine_and_names_the_fix_of_a_sick_one(
 def test_a_tier_is_refused_where_nothing_is_measured(
     run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, device: str
 ) -> None:
-    monkeypatch.setattr("ptxgym.evaluator.gpu_for", lambda _: None)
+    monkeypatch.setattr("ptxgym.availability.gpu_for", lambda _: None)
     file = tmp_path / "kernel.cu"
     file.write_text("")
     for tier in ("publish", "rl"):

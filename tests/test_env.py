@@ -179,8 +179,9 @@ def test_skeleton_binds_everything_but_its_regions(env: KernelEnv) -> None:
     ("options", "match"),
     [
         ({"trns": 3}, "did you mean 'turns'"),
-        ({"variant": "causal"}, "no task has variants"),
-        ({"outputs": ["C"]}, "outputs"),
+        ({"variant": "nn-bais"}, "did you mean 'nn-bias'"),
+        ({"variant": 3}, "a name, not int"),
+        ({"outputs": ["C"]}, "variants of a task ask for fewer outputs"),
         ({"knowledge": "full"}, "knowledge packs"),
         ({"turns": 0}, "turns=0"),
         ({"init": 3}, "kernel's text, not int"),

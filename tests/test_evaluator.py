@@ -297,7 +297,7 @@ def test_usage_errors_name_the_value_and_the_way_out() -> None:
 def test_a_tier_that_measures_is_refused_where_kernels_are_emulated(
     tier: Tier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ptxgym.evaluator.gpu_for", lambda _: None)
+    monkeypatch.setattr("ptxgym.availability.gpu_for", lambda _: None)
     with pytest.raises(UsageError, match=f"tier '{tier}' is how a GPU measures.*does not measure; leave the tier out"):
         Evaluator("emulator", tier=tier)
     with pytest.raises(UsageError, match=f"tier '{tier}'.*does not measure"):

@@ -32,8 +32,8 @@ def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def gpu_for(arch: str) -> Gpu | None:
         return fakes.GPU if arch == "h100" else None
 
-    monkeypatch.setattr("ptxgym.evaluator.gpu_for", gpu_for)
-    monkeypatch.setattr("ptxgym.evaluator.missing_packages", lambda: ())
+    monkeypatch.setattr("ptxgym.availability.gpu_for", gpu_for)
+    monkeypatch.setattr("ptxgym.availability.missing_packages", lambda: ())
     monkeypatch.setattr(
         "ptxgym.evaluator.CudaJudge", functools.partial(CudaJudge, bench="tests.device.cuda.fakes:ProcessBench")
     )
@@ -151,7 +151,7 @@ def test_auto_takes_the_gpu_and_its_workload(room: Path, gemm: Task) -> None:
 def test_auto_without_the_packages_emulates_and_says_so(
     room: Path, kernels: Kernels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ptxgym.evaluator.missing_packages", lambda: ("torch", "cupy-cuda13x"))
+    monkeypatch.setattr("ptxgym.availability.missing_packages", lambda: ("torch", "cupy-cuda13x"))
     with Evaluator() as evaluator:
         verdict = evaluator.evaluate(kernels["naive"][1], "gemm")
     assert verdict.provenance.device == "emulator" and verdict.provenance.tier is None

@@ -27,6 +27,10 @@ _FLAG = ""
 """Metavar of what takes no value."""
 EnvOption = Annotated[str, typer.Option("--env", metavar="ID", help="Such as PTX-Gemm-H100; see `ptxgym list`.")]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, emulator or cuda.")]
+VariantOption = Annotated[
+    str | None,
+    typer.Option("--variant", metavar="NAME", help="Of the environment's task; see `ptxgym list --variants`."),
+]
 TierOption = Annotated[str, typer.Option("--tier", help="How a GPU measures: rl, standard or publish.")]
 
 
@@ -49,26 +53,34 @@ def _root(
 
 
 @app.command("list")
-def list_() -> None:
-    """List environments, tasks and rewards."""
-    from ptxgym.cli.listing import show_list
+def list_(
+    variants: Annotated[
+        bool, typer.Option("--variants", metavar=_FLAG, help="List the variants of all tasks instead.")
+    ] = False,
+) -> None:
+    """List environments, tasks and rewards, or the variants of all tasks."""
+    from ptxgym.cli.listing import show_list, show_variants
 
-    show_list()
+    show_variants() if variants else show_list()
 
 
 @app.command()
-def show(name: Annotated[str, typer.Argument(metavar="ID", help="An environment, plain or pinned.")]) -> None:
+def show(
+    name: Annotated[str, typer.Argument(metavar="ID", help="An environment, plain or pinned.")],
+    variant: VariantOption = None,
+) -> None:
     """Show the prompt that an agent gets in an environment."""
     from ptxgym.envs import load_env
     from ptxgym.prompt import render_prompt
 
-    out.print(plain(render_prompt(load_env(name))), end="")
+    out.print(plain(render_prompt(load_env(name).of_variant(variant))), end="")
 
 
 @app.command("eval")
 def eval_(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A kernel file; - reads standard input.")],
     env: EnvOption,
+    variant: VariantOption = None,
     device: DeviceOption = "auto",
     tier: TierOption = "standard",
     json: Annotated[bool, typer.Option("--json", metavar=_FLAG, help="Print the verdict as JSON.")] = False,
@@ -77,14 +89,15 @@ def eval_(
     ] = False,
 ) -> None:
     """Judge one kernel file; exit 0 ok, 1 the submission failed, 2 usage, 3 the machine failed."""
+    from ptxgym.availability import check_tier
     from ptxgym.envs import load_env
-    from ptxgym.evaluator import Evaluator, check_tier
+    from ptxgym.evaluator import Evaluator
     from ptxgym.feedback import render
     from ptxgym.verdict import Status
 
-    config, text = load_env(env), read_source(file)
+    config, text = load_env(env).of_variant(variant), read_source(file)
     with Evaluator(device, tier=check_tier(tier)) as evaluator:
-        verdict = evaluator.evaluate(text, config.task, config.arch)
+        verdict = evaluator.evaluate(text, config.task, config.arch, variant=config.variant)
     if json:
         typer.echo(dumps(loads(verdict.model_dump_json()), indent=2))  # in ASCII: whatever the terminal's encoding is
     else:
@@ -98,19 +111,46 @@ def eval_(
 def verify(
     env: Annotated[str | None, typer.Option("--env", metavar="ID", help="Only this environment.")] = None,
     all_: Annotated[bool, typer.Option("--all", metavar=_FLAG, help="Every environment.")] = False,
+    variants: Annotated[
+        str | None,
+        typer.Option("--variants", metavar="N|all", help="Instead, so many random variants of the tasks, or all."),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of the choice of variants.")] = 0,
     device: DeviceOption = "emulator",
 ) -> None:
     """Check that every proven solution and teaching kernel still gets the verdict that its task names.
 
     On a GPU (--device cuda) the proven solutions alone: what a teaching kernel shows is the emulator's to find.
+    With --variants, that the naive kernel still solves variants of the tasks.
     """
-    from ptxgym.cli.verifying import verify_envs
+    from ptxgym.cli.verifying import choose_variants, verify_envs
     from ptxgym.envs import env_names, load_env
 
-    if (env is None) != all_:
-        raise UsageError("verify: give either --env ID or --all")
+    if (env is not None and all_) or (env is None and not all_ and variants is None):
+        raise UsageError("verify: give either --env ID or --all, or --variants")
     configs = [load_env(name) for name in (env_names() if env is None else (env,))]
+    if variants is not None:
+        configs = choose_variants(configs, variants, seed)
     raise typer.Exit(Exit.OK if verify_envs(configs, device) else Exit.FAILED)
+
+
+tasks = typer.Typer(help="Tasks and their variants as data for trainers.", no_args_is_help=True)
+app.add_typer(tasks, name="tasks")
+
+
+@tasks.command()
+def export(
+    split: Annotated[str, typer.Option("--split", help="train, or eval: what is held out.")] = "train",
+    format_: Annotated[str, typer.Option("--format", help="jsonl, a row a line, or json, one array.")] = "jsonl",
+) -> None:
+    """Write a row for each environment and variant of a split: id, reset options, prompt, difficulty, tags."""
+    from ptxgym.rows import task_rows
+
+    rows = [loads(row.model_dump_json()) for row in task_rows(split)]
+    if format_ not in ("jsonl", "json"):
+        raise UsageError(f"--format must be 'jsonl' or 'json', not {format_!r}")
+    for text in map(dumps, rows) if format_ == "jsonl" else (dumps(rows, indent=2),):
+        typer.echo(text)
 
 
 @app.command()

@@ -14,6 +14,7 @@ from rich.table import Table
 
 import ptxgym
 from ptxgym import native
+from ptxgym.availability import GPU_PACKAGES, missing_packages
 from ptxgym.build import find_toolchain
 from ptxgym.cache import Cache
 from ptxgym.cli.console import out, plain
@@ -22,7 +23,6 @@ from ptxgym.device.cuda.lock import FOLDER, DeviceLock
 from ptxgym.device.cuda.ncu import find_ncu, ncu_obstacle, ncu_permission
 from ptxgym.device.cuda.sanitizer import find_sanitizer, sanitizer_version
 from ptxgym.errors import PtxgymError
-from ptxgym.evaluator import GPU_PACKAGES, missing_packages
 from ptxgym.sandbox import isolation
 from ptxgym.task import ARCHITECTURES
 

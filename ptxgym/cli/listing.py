@@ -10,6 +10,7 @@ from ptxgym.cli.console import out, plain
 from ptxgym.envs import env_names, load_env
 from ptxgym.reward import load_reward
 from ptxgym.task import load_task
+from ptxgym.variants import SPLITS, traits_of, variants_of
 
 
 def show_list() -> None:
@@ -29,6 +30,22 @@ def show_list() -> None:
     for table in (envs, tasks, rewards):
         out.print(table)
         out.print()
+
+
+def show_variants() -> None:
+    """Print every variant of every task, and what its traits mean."""
+    counts = dict.fromkeys(SPLITS, 0)
+    for name in content.find("tasks"):
+        task = load_task(name)
+        table = Table(name, "split", "difficulty", "differs by", box=None, header_style="bold")
+        traits = traits_of(task)
+        for variant in variants_of(task):
+            counts[variant.split] += 1
+            differs = "; ".join(traits[trait].summary for trait in variant.traits) or "(the task itself)"
+            table.add_row(variant.name, variant.split, str(variant.difficulty), plain(differs))
+        out.print(table)
+        out.print()
+    out.print(plain(", ".join(f"{split}: {count}" for split, count in counts.items())))
 
 
 def show_cache(*, clear: bool) -> None:

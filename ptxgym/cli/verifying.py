@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
+from rich.progress import track
 from rich.table import Table
 
-from ptxgym.cli.console import out, plain
+from ptxgym.cli.console import err, out, plain
 from ptxgym.envs import EnvConfig
 from ptxgym.errors import UsageError
 from ptxgym.evaluator import Evaluator
 from ptxgym.reward import TARGET_SCORE
-from ptxgym.task import Solution, Task, load_task
+from ptxgym.task import BASE, Solution, Task, load_task
+from ptxgym.variants import load_variant, variants_of
 from ptxgym.verdict import Evidence, Verdict
+
+
+def choose_variants(configs: Sequence[EnvConfig], wanted: str, seed: int) -> list[EnvConfig]:
+    """Return the environments with all variants of their tasks, or with so many at random.
+
+    Raises:
+        UsageError: if `wanted` is neither `all` nor a number from 1.
+    """
+    found = [
+        config.override(variant=variant.name)
+        for config in configs
+        for variant in variants_of(load_task(config.task))
+        if variant.name != BASE
+    ]
+    if wanted == "all":
+        return found
+    if not wanted.isdecimal() or int(wanted) < 1:
+        raise UsageError(f"--variants takes a number from 1 or 'all', not {wanted!r}")
+    return random.Random(seed).sample(found, min(int(wanted), len(found)))
 
 
 def verify_envs(configs: Sequence[EnvConfig], device: str = "emulator") -> bool:
@@ -21,11 +43,13 @@ def verify_envs(configs: Sequence[EnvConfig], device: str = "emulator") -> bool:
     Raises:
         UsageError: if there is nothing to verify, as in a wheel, which carries no solutions, or `device` cannot be had.
     """
-    table = Table("environment", "kernel", "status", "score", "coverage", "mostly", "", box=None, header_style="bold")
+    table = Table(
+        "environment", "variant", "kernel", "status", "score", "coverage", "mostly", "", box=None, header_style="bold"
+    )
     good = True
     with Evaluator(device) as evaluator:
         work = [(config, *each) for config in configs for each in _kernels(config, evaluator)]
-        for config, task, kernel, text in work:
+        for config, task, kernel, text in track(work, "verifying", console=err, transient=True):
             verdict = evaluator.evaluate(text, task, config.arch)
             problems = mismatches(kernel, verdict)
             good = good and not problems
@@ -33,6 +57,7 @@ def verify_envs(configs: Sequence[EnvConfig], device: str = "emulator") -> bool:
             family = main_family(verdict.evidence) or "-"
             table.add_row(
                 config.name,
+                config.variant,
                 kernel.file,
                 str(verdict.status),
                 f"{verdict.score:.2f}",
@@ -46,7 +71,7 @@ def verify_envs(configs: Sequence[EnvConfig], device: str = "emulator") -> bool:
 
 def _kernels(config: EnvConfig, evaluator: Evaluator) -> list[tuple[Task, Solution, str]]:
     """Every solution and teaching kernel of an environment, with its text."""
-    task = load_task(config.task)
+    task = load_variant(config.task, config.variant)
     examples = task.examples.get(config.arch, ()) if evaluator.gpu(config.arch) is None else ()
     kernels = (*task.solutions.get(config.arch, ()), *examples)
     if not kernels:

@@ -99,7 +99,7 @@ def conditions(task: Task, workload: str = "emulation", epoch: int = 0, secret: 
     spec = task.workload(workload)
 
     def derive(label: str) -> int:
-        message = "\x1f".join((task.name, str(task.revision), workload, str(epoch), label))
+        message = "\x1f".join((task.label, str(task.revision), workload, str(epoch), label))
         return int.from_bytes(hmac.new(key, message.encode(), hashlib.sha256).digest()[:16], "little")
 
     cases = [Case(f"{workload}/{draw}", spec.axes, draw, derive(f"draw {draw}"), hidden=False) for draw in spec.draws]
@@ -122,9 +122,9 @@ def inputs(task: Task, case: Case, xp: Any = np) -> dict[str, Bytes]:
     given = {name: xp.asarray(data) for name, data in _drawn(task, case).items()}
     derived = {tensor.name: tensor for tensor in task.inputs if tensor.derived}
     if derived:
-        values = {t.name: numbers.decode(given[t.name], t, case.axes) for t in task.inputs if not t.derived}
-        for name, array in task.reference().derived(xp, values, case.axes).items():
-            given[name] = numbers.encode(array.astype(np.float32), derived[name].dtype)
+        drawn = [tensor for tensor in (*task.inputs, *task.unused) if not tensor.derived]
+        found = task.reference().derived(xp, numbers.values(drawn, given, case.axes), case.axes)
+        given.update({name: numbers.store(found[name].astype(np.float32), one) for name, one in derived.items()})
     return {tensor.name: given[tensor.name] for tensor in task.inputs}
 
 

@@ -30,7 +30,7 @@ import functools
 import math
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,8 +109,8 @@ class Expected:
 
     @property
     def values(self) -> Mapping[str, numbers.Floats]:
-        """The inputs as float32, decoded anew."""
-        return _values(self.tensors, self.inputs, self.case.axes)
+        """The inputs as float32, decoded anew; those that a variant does without are zeros."""
+        return numbers.values(self.tensors, self.inputs, self.case.axes)
 
     @property
     def nbytes(self) -> int:
@@ -215,9 +215,13 @@ def tile_slices(tensor: Tensor, tile: tuple[int, ...], sizes: tuple[int, ...]) -
 
 def region(tensor: Tensor, slices: tuple[slice, ...]) -> str:
     """Return index ranges as text, such as `C[128:192, 0:64]`."""
-    return (
-        f"{tensor.name}[{', '.join(f'{s.start}:{s.stop}' if s.stop - s.start > 1 else str(s.start) for s in slices)}]"
-    )
+    ranges = [f"{each.start}:{each.stop}" if each.stop - each.start > 1 else str(each.start) for each in slices]
+    return indexed(tensor, ranges)
+
+
+def indexed(tensor: Tensor, ranges: Sequence[str]) -> str:
+    """Return ranges, given in the tensor's logical order of axes, as who wrote the kernel would index it."""
+    return f"{tensor.name}[{', '.join(ranges[axis] for axis in tensor.to_stored)}]"
 
 
 class _Cache:
@@ -228,7 +232,7 @@ class _Cache:
         self._known: dict[tuple[str, int, Case, str], Expected] = {}
 
     def expect(self, task: Task, case: Case, xp: Any) -> Expected:
-        key = (f"{task.folder}:{task.name}", task.revision, case, xp.__name__)
+        key = (f"{task.folder}:{task.label}", task.revision, case, xp.__name__)
         with self.lock:
             known = self._known.pop(key, None) or compute(task, case, conditions.inputs(task, case, xp), xp)
             self._known[key] = known
@@ -285,7 +289,8 @@ def compute(task: Task, case: Case, drawn: Mapping[str, Bytes], xp: Any = np) ->
         raise UsageError("CUPY_TF32 is set, but references need full float32 products; unset it and start again")
     inputs = {name: xp.asarray(data) for name, data in drawn.items()}
     module = task.reference()
-    values = _values(task.inputs, inputs, case.axes)
+    tensors = (*task.inputs, *task.unused)
+    values = numbers.values(tensors, inputs, case.axes)
     reference = {
         name: array.astype(xp.float64, copy=False) for name, array in module.reference(xp, values, case.axes).items()
     }
@@ -301,11 +306,7 @@ def compute(task: Task, case: Case, drawn: Mapping[str, Bytes], xp: Any = np) ->
         outputs[name] = _budget(tensor, case, reference[name], *errors, guesses)
     del values, predictors, guesses, errors
     free(xp)
-    return Expected(case, task.inputs, inputs, outputs)
-
-
-def _values(tensors: tuple[Tensor, ...], inputs: Mapping[str, Bytes], axes: Axes) -> dict[str, numbers.Floats]:
-    return {tensor.name: numbers.decode(inputs[tensor.name], tensor, axes) for tensor in tensors}
+    return Expected(case, tensors, inputs, outputs)
 
 
 def free(xp: Any) -> None:
@@ -337,7 +338,7 @@ def _budget(
         tensor=tensor,
         axes=case.axes,
         values=reference,
-        ideal_data=numbers.encode(ideal, tensor.dtype),
+        ideal_data=numbers.store(ideal, tensor),
         accumulation=accumulation.astype(np.float32),
         must_be_exact=case.draw == "integers",
         scale=scale,

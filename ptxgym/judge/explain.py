@@ -12,10 +12,11 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxgym.judge.correctness import Array, Comparison, Expected, norm, region, tile_norms, tile_slices
+from ptxgym.judge.correctness import Array, Comparison, Expected, indexed, norm, region, tile_norms, tile_slices
+from ptxgym.judge.misreadings import misread
 from ptxgym.judge.numbers import namespace, on_host, round_bf16
 from ptxgym.judge.tiles import TILE, Doubles, tile_sums
-from ptxgym.task import ReferenceModule
+from ptxgym.task import ReferenceModule, Tensor
 
 FIT = 0.05
 """A hypothesis fits if it leaves at most this share of the error (norms), or no more than rounding …"""
@@ -23,6 +24,12 @@ MUST_EXPLAIN = 0.7
 """… and in any case less than this share."""
 SAME_ROUNDINGS = 0.3
 """Sums in another order round differently here and there: so much of the error (norms) a fitting sequence may leave."""
+LOST_BITS = 0.05
+"""Relative error beyond which inexact integers are no matter of partial sums that lose bits."""
+FRAGMENTS = ((8, 8), (16, 8), (16, 16), (64, 8))
+"""Blocks in which registers of a matrix instruction repeat: of mma.sync and wgmma (PTX ISA 9.7.14.5, 9.7.15.5.1)."""
+FEWEST_BLOCKS = 8
+"""That a rearrangement must have in common before it is believed."""
 MAX_EXPLANATIONS = 4
 
 
@@ -34,8 +41,13 @@ def explain(comparison: Comparison, expected: Expected, module: ReferenceModule)
     if not found:
         found += _non_finite(comparison, expected)
     if not found and np.isfinite(comparison.relative_error):
-        found += list(_whole(comparison)) or list(_tile(comparison, expected, module)) or list(_rounding(comparison))
-    if comparison.inexact and not found:
+        found += (
+            list(_whole(comparison))
+            or list(_tile(comparison, expected, module))
+            or list(misread(comparison, expected, module))
+            or list(_rounding(comparison))
+        )
+    if comparison.inexact and not found and comparison.relative_error < LOST_BITS:
         found.append(
             f"on small integers {comparison.inexact:,} elements are not exact although BF16 can hold their results: "
             "partial sums lose bits (accumulate in FP32, round once)"
@@ -64,9 +76,9 @@ def pattern(comparison: Comparison) -> str | None:
     if count == 0:
         return "all over, each by little"
     if count <= 4:
-        name = comparison.expected.tensor.name
+        tensor = comparison.expected.tensor
         return "single elements: " + ", ".join(
-            f"{name}[{', '.join(str(int(i)) for i in index)}]" for index in on_host(xp.argwhere(wrong))
+            indexed(tensor, [str(int(i)) for i in index]) for index in on_host(xp.argwhere(wrong))
         )
     if share > 0.9:
         return "nearly every element"
@@ -118,7 +130,7 @@ def _tile_share(grid: Array) -> Doubles:
 def _missing(comparison: Comparison) -> Iterator[str]:
     count = comparison.sums.unwritten
     if count:
-        where = _bounds(comparison.expected.tensor.name, comparison.missing, count)
+        where = _bounds(comparison.expected.tensor, comparison.missing, count)
         yield f"{count:,} of {comparison.size:,} elements were never written, {where}"
 
 
@@ -139,21 +151,21 @@ def _non_finite(comparison: Comparison, expected: Expected) -> Iterator[str]:
         return
     bad = ~xp.isfinite(found)
     kind = "NaN" if nans == count else "infinite" if nans == 0 else "NaN or infinite"
-    first = ", ".join(str(int(i)) for i in np.unravel_index(int(bad.argmax()), bad.shape))
-    name = comparison.expected.tensor.name
+    tensor = comparison.expected.tensor
+    first = indexed(tensor, [str(int(i)) for i in np.unravel_index(int(bad.argmax()), bad.shape)])
     yield (
-        f"{count:,} elements are {kind}, first {name}[{first}], {_bounds(name, bad, count)}: a result was computed "
+        f"{count:,} elements are {kind}, first {first}, {_bounds(tensor, bad, count)}: a result was computed "
         "from memory or registers that nobody wrote, or overflowed"
     )
 
 
-def _bounds(name: str, mask: Array, count: int) -> str:
+def _bounds(tensor: Tensor, mask: Array, count: int) -> str:
     """Return the smallest box that holds the `count` set elements of `mask`."""
     others = (tuple(other for other in range(mask.ndim) if other != axis) for axis in range(mask.ndim))
     lines = [np.flatnonzero(on_host(mask.any(axis=axes) if axes else mask)) for axes in others]
-    ranges = ", ".join(f"{line[0]}:{line[-1] + 1}" for line in lines)
+    where = indexed(tensor, [f"{line[0]}:{line[-1] + 1}" for line in lines])
     volume = int(np.prod([line[-1] + 1 - line[0] for line in lines]))
-    return f"{'exactly' if volume == count else 'within'} {name}[{ranges}]"
+    return f"{'exactly' if volume == count else 'within'} {where}"
 
 
 def _whole(comparison: Comparison) -> Iterator[str]:
@@ -173,7 +185,9 @@ def _whole(comparison: Comparison) -> Iterator[str]:
         yield f"every element is {float(found.reshape(-1)[0]):g}"
         return
     factor = float((found * reference).sum()) / comparison.expected.scale**2
-    if abs(factor - 1.0) > 1e-3 and norm(found - factor * reference) < enough * max(1.0, abs(factor)):
+    scaled = abs(factor) * comparison.expected.scale
+    close = min(max(FIT * error, ideal_norm * max(1.0, abs(factor))), MUST_EXPLAIN * min(error, scaled))
+    if abs(factor - 1.0) > 1e-3 and norm(found - factor * reference) < close:
         yield f"the output is {factor:.4g} × the reference: a scale factor is wrong, missing or applied twice"
         return
     offset = float((found - reference).mean())
@@ -219,6 +233,27 @@ def _tile(comparison: Comparison, expected: Expected, module: ReferenceModule) -
     if other is not None:
         yield f"{name} holds the values of {region(tensor, other)}: a wrong tile was stored there, or a stale one"
         return
+    mirrored = _displaced(np.ascontiguousarray(found.T), comparison) if found.shape[0] == found.shape[1] else None
+    if mirrored is not None:
+        yield f"{name} holds the values of {region(tensor, mirrored)} transposed: larger tiles are stored transposed"
+        return
+    for rows, columns in FRAGMENTS:
+        moved_element = _rearranged(found, reference, rows, columns, enough)
+        if moved_element is not None:
+            yield (
+                f"in {name} the elements of every {rows}×{columns} block are rearranged alike, {moved_element}: the "
+                "registers of the accumulator hold other elements than they are stored as"
+            )
+            return
+    factors = getattr(module, "factors", None)
+    if factors is not None:
+        rows, columns = factors(namespace(comparison.found), expected.values, expected.case.axes, tensor.name, here)
+        if _bf16_chain(found, reference, on_host(rows), on_host(columns)):
+            yield (
+                f"in {name} the running sum is rounded to BF16 after every product: accumulate in FP32 (float, or FP32 "
+                "sums of a matrix instruction) and round once"
+            )
+            return
     terms = getattr(module, "terms", None)
     if terms is not None:
         xp = namespace(comparison.found)
@@ -234,6 +269,24 @@ def _transpose_blocks(tile: Doubles, block: int) -> Doubles:
     rows, columns = tile.shape[0] // block, tile.shape[1] // block
     split = tile.reshape(rows, block, columns, block)
     return split.transpose(0, 3, 2, 1).reshape(tile.shape)
+
+
+def _rearranged(found: Doubles, reference: Doubles, rows: int, columns: int, enough: float) -> str | None:
+    """Return an example of how elements are exchanged, if it is the same in every block of the tile."""
+    if found.shape[0] % rows or found.shape[1] % columns or found.size < FEWEST_BLOCKS * rows * columns:
+        return None
+
+    def places(tile: Doubles) -> Doubles:  # [place within a block, block]
+        down, across = tile.shape[0] // rows, tile.shape[1] // columns
+        return tile.reshape(down, rows, across, columns).transpose(1, 3, 0, 2).reshape(rows * columns, down * across)
+
+    f, r = places(found), places(reference)
+    order = _permutation(f, r)
+    if order is None or norm(f - r[order]) >= enough:
+        return None
+    place = int(np.flatnonzero(order != np.arange(len(order)))[0])
+    (row, column), (from_row, from_column) = divmod(place, columns), divmod(int(order[place]), columns)
+    return f"[{row}, {column}] holds what belongs to [{from_row}, {from_column}]"
 
 
 def _permutation(found: Doubles, reference: Doubles) -> NDArray[np.int64] | None:
@@ -257,6 +310,19 @@ def _displaced(found: Doubles, comparison: Comparison) -> tuple[slice, ...] | No
         if tuple(tile) != comparison.worst_tile and values[slices].size == found.size:
             return slices
     return None
+
+
+def _bf16_chain(found: Doubles, reference: Doubles, rows: NDArray[np.float32], columns: NDArray[np.float32]) -> bool:
+    """Try whether every product was added to a sum in BF16, with or without being rounded itself before."""
+    error = norm(found - reference)
+    for rounds_products in (False, True):
+        total = np.zeros(found.shape, np.float32)
+        for k in range(rows.shape[1]):
+            product = np.multiply.outer(rows[:, k], columns[:, k])
+            total = round_bf16(total + (round_bf16(product) if rounds_products else product))
+        if norm(found - total) < SAME_ROUNDINGS * error:
+            return True
+    return False
 
 
 def _bf16_sums(found: Doubles, reference: Doubles, labels: list[str], parts: Doubles, name: str) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -69,8 +70,13 @@ def encode(values: Floats, dtype: DType) -> NDArray[np.uint8]:
     return data
 
 
+def store(values: Floats, tensor: Tensor) -> NDArray[np.uint8]:
+    """Return the device bytes of a tensor whose values are given in its logical order of axes."""
+    return encode(values.transpose(tensor.to_stored), tensor.dtype)
+
+
 def decode(data: NDArray[np.uint8], tensor: Tensor, axes: dict[str, int]) -> Floats:
-    """Return device bytes as float32 values in the tensor's shape.
+    """Return device bytes as float32 values in the tensor's logical order of axes.
 
     Raises:
         ValueError: if the size does not match.
@@ -79,8 +85,23 @@ def decode(data: NDArray[np.uint8], tensor: Tensor, axes: dict[str, int]) -> Flo
     return bf16_values(words) if tensor.dtype == "bf16" else words.view(np.float32)
 
 
+def values(tensors: Iterable[Tensor], data: Mapping[str, NDArray[np.uint8]], axes: dict[str, int]) -> dict[str, Floats]:
+    """Return tensors as float32 values in their logical order of axes; zeros where `data` has none."""
+    xp = namespace(next(iter(data.values())))
+    found: dict[str, Floats] = {}
+    for tensor in tensors:
+        if tensor.name in data:
+            found[tensor.name] = decode(data[tensor.name], tensor, axes)
+        else:
+            sizes = tuple(tensor.sizes(axes)[axis] for axis in tensor.to_logical)
+            found[tensor.name] = xp.broadcast_to(xp.zeros(1, xp.float32), sizes)
+    return found
+
+
 def as_words(data: NDArray[np.uint8], tensor: Tensor, axes: dict[str, int]) -> NDArray[Any]:
-    """Return device bytes as unsigned words of the element's size, in the tensor's shape, without a copy.
+    """Return device bytes as unsigned words of the element's size, in the tensor's logical order of axes.
+
+    Nothing is copied where that is how the tensor lies in memory.
 
     Raises:
         ValueError: if the size does not match.
@@ -88,8 +109,9 @@ def as_words(data: NDArray[np.uint8], tensor: Tensor, axes: dict[str, int]) -> N
     expected = tensor.size_bytes(axes)
     if data.nbytes != expected:
         raise ValueError(f"buffer {tensor.name} holds {data.nbytes} bytes, its shape needs {expected}")
-    flat = namespace(data).ascontiguousarray(data).reshape(-1)
-    words: NDArray[Any] = flat.view(POISON[tensor.dtype].dtype).reshape(tensor.sizes(axes))
+    xp = namespace(data)
+    stored = xp.ascontiguousarray(data).reshape(-1).view(POISON[tensor.dtype].dtype).reshape(tensor.sizes(axes))
+    words: NDArray[Any] = xp.ascontiguousarray(stored.transpose(tensor.to_logical))
     return words
 
 
@@ -101,6 +123,6 @@ def poisoned(tensor: Tensor, axes: dict[str, int]) -> NDArray[np.uint8]:
 
 
 def unwritten(data: NDArray[np.uint8], tensor: Tensor, axes: dict[str, int]) -> NDArray[np.bool_]:
-    """Return, in the tensor's shape, which elements still hold the poison."""
+    """Return, in the tensor's logical order of axes, which elements still hold the poison."""
     mask: NDArray[np.bool_] = as_words(data, tensor, axes) == POISON[tensor.dtype]
     return mask

@@ -42,7 +42,7 @@ def _noisy(output: ExpectedOutput) -> Bytes:
     """No hypothesis fits, so that all are tried."""
     ideal = numbers.on_host(output.ideal).astype(np.float32)
     noise = np.random.default_rng(0).standard_normal(ideal.shape).astype(np.float32)
-    return numbers.encode(ideal + ideal.std() * noise, output.tensor.dtype)
+    return numbers.store(ideal + ideal.std() * noise, output.tensor)
 
 
 def _displaced(output: ExpectedOutput) -> Bytes:
@@ -50,17 +50,17 @@ def _displaced(output: ExpectedOutput) -> Bytes:
     ideal = numbers.on_host(output.ideal).astype(np.float32)
     rows = ideal.reshape(-1, ideal.shape[-1])
     rows[TILE : 2 * TILE] = rows[:TILE]
-    return numbers.encode(ideal, output.tensor.dtype)
+    return numbers.store(ideal, output.tensor)
 
 
 def _one_infinite(output: ExpectedOutput) -> Bytes:
     ideal = numbers.on_host(output.ideal).astype(np.float32)
     ideal.reshape(-1)[-1] = np.inf
-    return numbers.encode(ideal, output.tensor.dtype)
+    return numbers.store(ideal, output.tensor)
 
 
 def _nan(output: ExpectedOutput) -> Bytes:
-    return numbers.encode(np.full(output.values.shape, np.nan, np.float32), output.tensor.dtype)
+    return numbers.store(np.full(output.values.shape, np.nan, np.float32), output.tensor)
 
 
 def _unwritten(output: ExpectedOutput) -> Bytes:

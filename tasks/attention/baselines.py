@@ -1,13 +1,15 @@
 """Vendor libraries for attention; torch and FlashInfer are imported when a baseline is prepared.
 
 cuDNN is called as torch does. Its operators return tensors of their own, which are handed over after the timed call, so
-that no copy is counted.
+that no copy is counted. Where a variant asks for some outputs only, they compute the others as well; inputs that it
+does without are replaced by others of the same shape, on which no output that it asks for depends.
 """
 
 import functools
 import math
 
 WORKSPACE_BYTES = 128 << 20  # what FlashInfer's documentation allocates
+FLASHINFER_DIMS = (64, 128, 256)  # head dimensions for which it has kernels (include/flashinfer/utils.cuh)
 
 
 def forward(causal):
@@ -27,13 +29,16 @@ def cudnn_forward(causal, tensors, axes):
     """Return a call that runs cuDNN's attention forward, and one that hands over O and LSE."""
     import torch
 
-    query, key, value = (tensors[name] for name in "QKV")
+    query, key = tensors["Q"], tensors["K"]
+    value, wants_lse = tensors.get("V", key), "LSE" in tensors
     made = {}
 
     def call():
         made.clear()  # so that torch's allocator gives the next results the same memory
-        found = torch.ops.aten._scaled_dot_product_cudnn_attention(query, key, value, None, True, 0.0, causal)
-        made.update(O=found[0], LSE=found[1].squeeze(-1))
+        found = torch.ops.aten._scaled_dot_product_cudnn_attention(query, key, value, None, wants_lse, 0.0, causal)
+        made.update(O=found[0])
+        if wants_lse:
+            made.update(LSE=found[1].squeeze(-1))
 
     return call, functools.partial(_hand_over, made, tensors)
 
@@ -42,7 +47,8 @@ def cudnn_backward(causal, tensors, axes):
     """Return a call that runs cuDNN's attention backward alone, and one that hands over the gradients."""
     import torch
 
-    query, key, value, output, gradient = (tensors[name] for name in ("Q", "K", "V", "O", "dO"))
+    query, key, gradient = (tensors[name] for name in ("Q", "K", "dO"))
+    value, output = tensors.get("V", key), tensors.get("O", gradient)
     lse = tensors["LSE"].unsqueeze(-1)
     seed, offset = (torch.zeros((), dtype=torch.int64, device=query.device) for _ in range(2))  # of no dropout
     made = {}
@@ -61,10 +67,15 @@ def flashinfer_forward(causal, tensors, axes):
     """Return a call that runs FlashInfer on ragged sequences of one head each, which need no other layout.
 
     Its LSE is in base 2; it is turned to the natural one after the timed call.
+
+    Raises:
+        NotImplementedError: for variants that it has no kernel for, or that are stored otherwise.
     """
     import flashinfer
     import torch
 
+    if not {"O", "LSE"} <= set(tensors) or not tensors["Q"].is_contiguous() or axes["D"] not in FLASHINFER_DIMS:
+        raise NotImplementedError(f"prepared for O with LSE, [B, H, S, D] in memory, D among {FLASHINFER_DIMS}")
     heads = axes["B"] * axes["H"]
     query, key, value, output = (tensors[name].view(heads * axes["S"], 1, axes["D"]) for name in ("Q", "K", "V", "O"))
     starts = torch.arange(heads + 1, dtype=torch.int32, device=query.device) * axes["S"]
@@ -84,4 +95,5 @@ def flashinfer_forward(causal, tensors, axes):
 
 def _hand_over(made, tensors):
     for name, result in made.items():
-        tensors[name].copy_(result)
+        if name in tensors:
+            tensors[name].copy_(result)

@@ -1,37 +1,82 @@
 """Vendor libraries for C = A·Bᵀ; torch is imported when a baseline is prepared.
 
-Both accumulate in FP32, split-K reductions included: the baseline computes what the task asks for.
+Both accumulate in FP32, split-K reductions included: the baseline computes what the task asks for. Variants with an
+epilogue are computed by cuBLAS into FP32 and then by torch, step by step: a library that does it all in one kernel
+would be faster.
 """
 
 import ctypes
+import functools
+from types import SimpleNamespace
 
 
-def cublas(tensors, axes):
-    """Return a call without arguments that runs cuBLAS through torch on device tensors `A`, `B`, `C` (BF16)."""
+def with_settings(activation="none", rounds=True, over_32=False):
+    """Return the baselines of a variant; see `reference.with_settings`."""
+    steps = functools.partial(cublas, activation=activation, over_32=over_32)
+    return SimpleNamespace(BASELINES={"cuBLAS": steps, "cuBLASLt": _not_prepared})
+
+
+def cublas(tensors, axes, activation="none", over_32=False):
+    """Return a call without arguments that runs cuBLAS through torch on device tensors `A`, `B`, `C` and others."""
     import torch
 
     a, b, c = tensors["A"], tensors["B"], tensors["C"]
+    plain = set(tensors) == {"A", "B", "C"} and activation == "none" and not over_32
+    sums = c if plain else torch.empty(c.shape, dtype=torch.float32, device=c.device)
 
     def call():
         flags = torch.backends.cuda.matmul
         before = flags.allow_bf16_reduced_precision_reduction
         flags.allow_bf16_reduced_precision_reduction = False
         try:
-            torch.matmul(a, b.T, out=c)
+            if sums.dtype == torch.float32:
+                torch.mm(a, b.T, torch.float32, out=sums)
+            else:
+                torch.matmul(a, b.T, out=sums)
         finally:
             flags.allow_bf16_reduced_precision_reduction = before
+        if not plain:
+            finish()
+
+    def finish():
+        if "scale" in tensors:
+            sums.mul_(tensors["scale"])
+        if over_32:
+            sums.div_(32)
+        if "bias" in tensors:
+            sums.add_(tensors["bias"])
+        x = {"none": lambda x: x, "relu": torch.relu, "gelu": gelu}[activation](sums)
+        if "residual" in tensors:
+            x.add_(tensors["residual"])
+        c.copy_(x)
+
+    def gelu(x):
+        return torch.nn.functional.gelu(x, approximate="tanh")
 
     return call
 
 
 def cublaslt(tensors, axes):
-    """Return a call that runs the fastest of the algorithms that cuBLASLt's heuristics propose for this size."""
+    """Return a call that runs the fastest of the algorithms that cuBLASLt's heuristics propose for this size.
+
+    Raises:
+        NotImplementedError: where a variant asks for more than a BF16 product of operands that are contiguous along K.
+    """
+    import torch
+
+    contiguous = tensors["A"].is_contiguous() and tensors["B"].is_contiguous()
+    if set(tensors) != {"A", "B", "C"} or not contiguous or tensors["C"].dtype != torch.bfloat16:
+        _not_prepared(tensors, axes)
     product = _LtProduct(tensors["A"], tensors["B"], tensors["C"])
     key = tuple(axes.items())
     if key not in _FASTEST:
         _FASTEST[key] = product.fastest(PROPOSALS)
     algorithm = product.proposals(PROPOSALS)[_FASTEST[key]]
     return lambda: product.run(algorithm)
+
+
+def _not_prepared(tensors, axes):
+    raise NotImplementedError("prepared for the task itself, without another layout, type or epilogue")
 
 
 BASELINES = {"cuBLAS": cublas, "cuBLASLt": cublaslt}

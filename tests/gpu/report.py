@@ -169,8 +169,8 @@ def no_gpu(device: str = "cuda") -> bool:
     """Say why nothing can be done, and return True, where `device` is a GPU that is not here."""
     if device != "cuda":
         return False
+    from ptxgym.availability import check_device
     from ptxgym.errors import UsageError
-    from ptxgym.evaluator import check_device
 
     try:
         check_device("cuda")

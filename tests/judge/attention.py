@@ -57,7 +57,7 @@ class Style:
         return round_bf16(values) if self.rounded else values
 
     def steps(self, size: int) -> list[slice]:
-        found = [slice(start, start + self.block) for start in range(0, size, self.block)]
+        found = [slice(start, min(start + self.block, size)) for start in range(0, size, self.block)]
         return found[::-1] if self.backwards else found
 
 

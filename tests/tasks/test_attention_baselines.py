@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from ptxgym.task import load_task
+from ptxgym.variants import load_variant
 
-AXES = {"B": 2, "H": 3, "S": 8, "D": 4}
+AXES = {"B": 2, "H": 3, "S": 8, "D": 64}
 
 
 class FakeTensor:
@@ -30,6 +31,9 @@ class FakeTensor:
         viewed = self.data.view()
         viewed.shape = sizes[0] if isinstance(sizes[0], tuple) else sizes
         return FakeTensor(viewed)
+
+    def is_contiguous(self) -> bool:
+        return bool(self.data.flags.c_contiguous)
 
     def squeeze(self, axis: int) -> FakeTensor:
         return FakeTensor(self.data.squeeze(axis))
@@ -66,9 +70,9 @@ def fake_torch(name: str) -> SimpleNamespace:
     def cudnn_forward(
         query: Any, key: Any, value: Any, bias: None, with_lse: bool, dropout: float, causal: bool
     ) -> tuple[FakeTensor, ...]:
-        assert bias is None and with_lse and dropout == 0.0 and causal == name.endswith("causal")
+        assert bias is None and dropout == 0.0 and causal == name.endswith("causal")
         found = reference(name, {"Q": query, "K": key, "V": value})
-        return FakeTensor(found["O"]), FakeTensor(found["LSE"][..., None])
+        return FakeTensor(found["O"]), FakeTensor(found["LSE"][..., None] if with_lse else np.zeros(0))
 
     def cudnn_backward(*arguments: Any) -> tuple[FakeTensor, ...]:
         assert len(arguments) == 15
@@ -109,14 +113,14 @@ class FakeFlashInfer:
         self, queries: Any, keys: Any, query_heads: int, key_heads: int, width: int, *, causal: bool, q_data_type: str
     ) -> None:
         assert list(queries.data) == list(keys.data) == [8 * sequence for sequence in range(7)]
-        assert (query_heads, key_heads, width, q_data_type) == (1, 1, 4, "bf16")
+        assert (query_heads, key_heads, width, q_data_type) == (1, 1, 64, "bf16")
         self.name = "attn_fwd_causal" if causal else "attn_fwd"
 
     def run(self, query: Any, key: Any, value: Any, *, out: Any, lse: Any, return_lse: bool) -> None:
         assert return_lse
-        whole = (2, 3, 8, 4)
+        whole = (2, 3, 8, 64)
         found = reference(self.name, {"Q": query.view(whole), "K": key.view(whole), "V": value.view(whole)})
-        out.data[...] = found["O"].reshape(48, 1, 4)
+        out.data[...] = found["O"].reshape(48, 1, 64)
         lse.data[...] = (found["LSE"] / np.log(2)).reshape(48, 1)
 
 
@@ -144,6 +148,43 @@ def test_results_reach_the_outputs(name: str, library: str, monkeypatch: pytest.
     wanted = reference(name, {tensor.name: given[tensor.name] for tensor in load_task(name).inputs})
     for output, values in wanted.items():
         assert given[output].data == pytest.approx(values, rel=1e-6), output
+
+
+@pytest.mark.parametrize(
+    ("name", "variant"),
+    [
+        ("attn_fwd", "bshd"),
+        ("attn_fwd", "o"),
+        ("attn_fwd_causal", "d96-bshd-lse"),
+        ("attn_bwd", "bshd"),
+        ("attn_bwd", "dv"),
+        ("attn_bwd_causal", "d64-bshd-dkdv"),
+        ("attn_bwd", "dq"),
+    ],
+)
+def test_variants_get_their_own_outputs(name: str, variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In their own layout, and without the inputs that they do without."""
+    task, given = load_variant(name, variant), tensors(name)
+    wanted = reference(name, {tensor.name: given[tensor.name] for tensor in load_task(name).inputs})
+    stored = {
+        tensor.name: np.ascontiguousarray(given[tensor.name].data.transpose(tensor.to_stored))
+        for tensor in (*task.inputs, *task.outputs)
+    }
+    seen = {
+        tensor.name: FakeTensor(stored[tensor.name].transpose(tensor.to_logical))
+        for tensor in (*task.inputs, *task.outputs)
+    }
+    monkeypatch.setitem(sys.modules, "torch", fake_torch(name))
+    call, hand_over = task.baselines().BASELINES["cuDNN"](seen, AXES)
+    call()
+    hand_over()
+    for tensor in task.outputs:
+        expected = wanted[tensor.name].transpose(tensor.to_stored)
+        assert stored[tensor.name] == pytest.approx(expected, rel=1e-6), tensor.name
+    if "fwd" in name:
+        monkeypatch.setitem(sys.modules, "flashinfer", SimpleNamespace())
+        with pytest.raises(NotImplementedError, match="prepared for O with LSE"):
+            task.baselines().BASELINES["FlashInfer"](seen, AXES)
 
 
 def test_every_attention_task_is_raced_against_cudnn() -> None:

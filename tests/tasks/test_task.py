@@ -8,6 +8,7 @@ import pytest
 from ptxgym import content
 from ptxgym.errors import ContentError, UnknownNameError, UsageError
 from ptxgym.task import Task, expected, load_arch, load_task, oracle
+from ptxgym.variants import load_variant
 from ptxgym.verdict import Status
 
 GEMM = content.builtin_root() / "tasks" / "gemm"
@@ -93,7 +94,8 @@ def test_blackwell_has_a_naive_kernel_and_an_oracle(gemm: Task) -> None:
 
 
 def test_every_solution_file_is_listed(gemm: Task) -> None:
-    groups = (*gemm.solutions.values(), *gemm.examples.values())
+    variant = load_variant(gemm, "nn")
+    groups = (*gemm.solutions.values(), *gemm.examples.values(), *variant.solutions.values())
     listed = {kernel.file for group in groups for kernel in group}
     assert listed == {str(path.relative_to(GEMM)) for path in GEMM.rglob("*.cu")}
 
@@ -164,7 +166,7 @@ def test_folder_and_name_must_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_missing_reference_function_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = copy_of_gemm(tmp_path, "revision = 1", "revision = 2")
-    text = (folder / "reference.py").read_text().replace("def ideal(", "def idol(")
+    text = (folder / "reference.py").read_text().replace("ideal = _PLAIN.ideal", "")
     (folder / "reference.py").write_text(text)
     monkeypatch.setenv(content.VARIABLE, str(tmp_path))
     with pytest.raises(ContentError, match=r"reference\.py: function ideal is missing"):

@@ -115,7 +115,7 @@ class Baselines:
                 self.skipped[name] = problem
         if not self.calls:
             reasons = "; ".join(f"{name}: {why}" for name, why in self.skipped.items()) or "the task names none"
-            raise InfrastructureError(f"no baseline of task {task.name} can be timed here: {reasons}")
+            raise InfrastructureError(f"no baseline of task {task.label} can be timed here: {reasons}")
         self.versions = {name: version_of(name, self._board.versions()) for name in self.calls}
 
     @property
@@ -189,8 +189,8 @@ class TorchBoard:
         return self._torch.empty(size_bytes, dtype=self._torch.uint8, device="cuda")
 
     def typed(self, data: Any, tensor: Tensor, axes: Axes) -> Any:
-        """Return a view of the tensor's type and shape."""
-        return data.view(self._dtypes[tensor.dtype]).view(tensor.sizes(axes))
+        """Return a view of the tensor's type, its axes in logical order, however it lies in memory."""
+        return data.view(self._dtypes[tensor.dtype]).view(tensor.sizes(axes)).permute(tensor.to_logical)
 
     def copy(self, target: Any, source: Any) -> None:
         """Enqueue a device copy."""

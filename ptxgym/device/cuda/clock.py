@@ -79,7 +79,7 @@ class RaceClock:
         task, cases = request.task, tuple(draws)
         axes = cases[0].axes
         place = Field(
-            key=(task.name, task.revision, request.tier, cases),
+            key=(task.label, task.revision, request.tier, cases),
             baselines=lambda: self._baselines(task, cases).calls,
             protocol=PROTOCOLS[request.tier],
             draws=len(cases),
@@ -97,7 +97,7 @@ class RaceClock:
         return Timed(won.timing(lines.versions, task.flops(axes), least_us), timed.lock_held_s, lines.skipped)
 
     def _baselines(self, task: Task, cases: tuple[Case, ...]) -> Baselines:
-        key = (task.name, task.revision, cases)
+        key = (task.label, task.revision, cases)
         ready = self._prepared.get(key)
         if ready is None:
             with self._lock.shared(), self._mutex:  # in this order: who has the mutex waits for nobody
@@ -116,4 +116,4 @@ class RaceClock:
 
 
 def _shape(task: Task, axes: Axes) -> Hashable:
-    return task.name, task.revision, *axes.items()
+    return task.label, task.revision, *axes.items()

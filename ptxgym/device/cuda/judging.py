@@ -25,8 +25,8 @@ class NumberJudge:
 
     def rehearse(self, task: Task) -> None:
         """Have kernels compiled before a submission waits for them; does nothing the second time."""
-        if task.name not in self._rehearsed:
-            self._rehearsed.add(task.name)
+        if task.label not in self._rehearsed:
+            self._rehearsed.add(task.label)
             rehearse(task, self._xp)
 
     def judge(self, request: Request, executions: Sequence[Execution]) -> Judgement:

@@ -36,7 +36,7 @@ class GpuMemory:
 
     def inputs(self, task: Task, case: Case) -> Mapping[str, Region]:
         """Return the inputs of `case` as bytes, drawn once; hold on to the mapping while they are used."""
-        key = (f"{task.folder}:{task.name}", task.revision, case)
+        key = (f"{task.folder}:{task.label}", task.revision, case)
         with self._mutex:
             known = self._inputs.pop(key, None)
             if known is None:
