@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ptxgym.judge import correctness, numbers
+from ptxgym.judge import correctness, misreadings, numbers
 from ptxgym.judge.conditions import Case, Conditions
 from ptxgym.judge.explain import explain, pattern
-from ptxgym.task import Task, Tensor
+from ptxgym.task import Task, Tensor, load_task
 
 
 def edited(edit: Any) -> Any:
@@ -90,6 +90,59 @@ def wide_bf16_sums(a: Any, b: Any) -> Any:
     return total
 
 
+def half_strides(x: Any) -> Any:
+    """The rows of BF16 that begin every K bytes."""
+    flat, length = x.reshape(-1), x.shape[1]
+    return np.stack([flat[row * length // 2 :][:length] for row in range(len(x))])
+
+
+def as_fp16(x: Any) -> Any:
+    return numbers.bf16_bits(x).view(np.float16).astype(np.float32)
+
+
+def bf16_chain(products: Any) -> Any:
+    """Every product is added in BF16; `products` rounds them before or leaves that to the addition (fma)."""
+
+    def kernel(a: Any, b: Any) -> Any:
+        total = np.zeros((len(a), len(b)), np.float32)
+        for k in range(a.shape[1]):
+            total = numbers.round_bf16(total + products(np.outer(a[:, k], b[:, k])))
+        return total
+
+    return kernel
+
+
+def accumulator_as_rows(c: Any) -> None:
+    """A warp stores what lane l holds of an 8×8 block (row l / 4, columns 2 (l % 4) and one more) at row l % 8."""
+    rows, columns = c.shape
+    blocks = c.reshape(rows // 8, 8, columns // 8, 8).transpose(0, 2, 1, 3)
+    right = blocks.copy()
+    for lane in range(32):
+        blocks[:, :, lane % 8, lane // 8 * 2 :][:, :, :2] = right[:, :, lane // 4, lane % 4 * 2 :][:, :, :2]
+    c[:] = blocks.transpose(0, 2, 1, 3).reshape(rows, columns)
+
+
+def swapped_registers(c: Any) -> None:
+    """Of a 16×16 block the lower left and the upper right 8×8 change places: two registers of the fragment."""
+    rows, columns = c.shape
+    blocks = c.reshape(rows // 16, 2, 8, columns // 16, 2, 8)
+    c[:] = blocks.transpose(0, 4, 2, 3, 1, 5).reshape(rows, columns)
+
+
+def swapped_columns_of_64(c: Any) -> None:
+    """In every 64×8 block of a wgmma fragment odd rows have their two halves of four columns exchanged."""
+    rows, columns = c.shape
+    blocks = c.reshape(rows, columns // 8, 2, 4)
+    blocks[1::2] = blocks[1::2, :, ::-1].copy()
+
+
+def transpose_large_tiles(c: Any) -> None:
+    for row in range(0, c.shape[0], 128):
+        for column in range(0, c.shape[1], 128):
+            tile = c[row : row + 128, column : column + 128]
+            tile[:] = tile.T.copy()
+
+
 CASES = {
     "zeros": (edited(lambda c: c.fill(0)), "every element is zero", "nearly every element"),
     "constant": (edited(lambda c: c.fill(3)), "every element is 3", "nearly every element"),
@@ -129,6 +182,23 @@ CASES = {
         "nearly every element",
     ),
     "toward zero": (toward_zero, "rounded toward zero", None),
+    "other major B": (lambda a, b: a @ b.reshape(b.shape[::-1]), "B is read as [K, N], but it lies in memory as", None),
+    "other major A": (lambda a, b: a.reshape(a.shape[::-1]).T @ b.T, "A is read as [K, M], but", None),
+    "strides of B": (lambda a, b: a @ half_strides(b).T, "B is read with rows half as far apart", None),
+    "strides": (lambda a, b: half_strides(a) @ half_strides(b).T, "A, B are read with rows half as far", None),
+    "FP16": (lambda a, b: as_fp16(a) @ as_fp16(b).T, "A, B are read as FP16, but they hold BF16", None),
+    "FP16 of A": (lambda a, b: as_fp16(a) @ b.T, "A is read as FP16, but it holds BF16", None),
+    "bf16 fma": (bf16_chain(lambda products: products), "rounded to BF16 after every product", None),
+    "bf16 mul and add": (bf16_chain(numbers.round_bf16), "rounded to BF16 after every product", None),
+    "wrong fragment": (edited(accumulator_as_rows), "of every 8×8 block are rearranged alike, [0, 2] holds", None),
+    "wrong registers": (edited(swapped_registers), "of every 16×16 block are rearranged alike, [0, 8] holds", None),
+    "wrong halves": (
+        edited(swapped_columns_of_64),
+        "block are rearranged alike, [1, 0] holds what belongs to [1, 4]",
+        None,
+    ),
+    "transposed": (lambda a, b: np.ascontiguousarray((a @ b.T).T).reshape(len(a), len(b)), "transposed result", None),
+    "transposed large tiles": (edited(transpose_large_tiles), "transposed: larger tiles are stored transposed", None),
 }
 
 
@@ -144,6 +214,60 @@ def test_the_cause_is_named(task: Task, drawn: Conditions, fakes: ModuleType, na
     assert len(found) >= 1 and cause in found[0], found
     if where is not None:
         assert where in (pattern(comparison) or ""), pattern(comparison)
+
+
+@pytest.mark.parametrize("factor", [0.0, 5.0, 20.0])
+@pytest.mark.parametrize("draw", [0, -1])
+def test_a_factor_leaves_little_of_the_error(
+    task: Task, drawn: Conditions, fakes: ModuleType, factor: float, draw: int
+) -> None:
+    """Beside noise as large as a third of the result, no factor is named; without it, one is."""
+    case = drawn.cases[draw]
+    expected = correctness.expect(task, case)
+    output = expected.outputs["C"]
+    noise = np.random.default_rng(3).standard_normal(output.values.shape)
+    noise *= max(factor, 1.0) / 3 * output.scale / np.linalg.norm(noise)
+
+    def causes(sums: Any) -> tuple[str, ...]:
+        execution = fakes.execute(task, case, lambda a, b: sums.astype(np.float32))
+        return explain(correctness.compare(output, execution.buffers["C"], case), expected, task.reference())
+
+    assert not [cause for cause in causes(factor * output.values + noise) if "× the reference" in cause]
+    if factor:
+        assert f"{factor:.4g} × the reference" in causes(factor * output.values)[0]
+
+
+def test_gross_errors_on_integers_are_no_lost_bits(task: Task, drawn: Conditions, fakes: ModuleType) -> None:
+    case = drawn.cases[-1]
+    assert case.draw == "integers"
+    expected = correctness.expect(task, case)
+    output = expected.outputs["C"]
+    shuffled = np.random.default_rng(4).permutation(output.values.reshape(-1)).reshape(output.values.shape)
+    execution = fakes.execute(task, case, lambda a, b: shuffled.astype(np.float32))
+    assert explain(correctness.compare(output, execution.buffers["C"], case), expected, task.reference()) == ()
+
+
+@pytest.mark.parametrize(("name", "output"), [("attn_fwd", "O"), ("attn_fwd_causal", "LSE"), ("attn_bwd", "dK")])
+def test_misread_inputs_of_attention(name: str, output: str) -> None:
+    task, axes = load_task(name), {"B": 1, "H": 2, "S": 128, "D": 128}
+    case = Case("emulation/normal", axes, "normal", 1, hidden=False)
+    expected = correctness.expect(task, case)
+    seen = {**expected.values, "K": misreadings.exchanged(expected.values["K"])}
+    wrong = task.reference().reference(np, seen, axes)[output].astype(np.float32)
+    held = expected.outputs[output]
+    comparison = correctness.compare(held, numbers.encode(wrong, held.tensor.dtype), case)
+    assert not comparison.ok
+    assert explain(comparison, expected, task.reference())[0].startswith("K is read as [D, S], but it lies in memory")
+
+
+def test_large_cases_are_not_computed_again(task: Task, monkeypatch: pytest.MonkeyPatch, drawn: Conditions) -> None:
+    monkeypatch.setattr(misreadings, "MOST_ELEMENTS", 1)
+    case = drawn.cases[0]
+    expected = correctness.expect(task, case)
+    a, b = expected.values["A"], expected.values["B"]
+    wrong = numbers.encode(a @ b.reshape(b.shape[::-1]), "bf16")
+    comparison = correctness.compare(expected.outputs["C"], wrong, case)
+    assert explain(comparison, expected, task.reference()) == ()
 
 
 def test_a_right_output_needs_no_explanation(task: Task, drawn: Conditions, fakes: ModuleType) -> None:
