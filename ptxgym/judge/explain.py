@@ -12,11 +12,11 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxgym.judge.correctness import Array, Comparison, Expected, norm, region, tile_norms, tile_slices
+from ptxgym.judge.correctness import Array, Comparison, Expected, indexed, norm, region, tile_norms, tile_slices
 from ptxgym.judge.misreadings import misread
 from ptxgym.judge.numbers import namespace, on_host, round_bf16
 from ptxgym.judge.tiles import TILE, Doubles, tile_sums
-from ptxgym.task import ReferenceModule
+from ptxgym.task import ReferenceModule, Tensor
 
 FIT = 0.05
 """A hypothesis fits if it leaves at most this share of the error (norms), or no more than rounding …"""
@@ -76,9 +76,9 @@ def pattern(comparison: Comparison) -> str | None:
     if count == 0:
         return "all over, each by little"
     if count <= 4:
-        name = comparison.expected.tensor.name
+        tensor = comparison.expected.tensor
         return "single elements: " + ", ".join(
-            f"{name}[{', '.join(str(int(i)) for i in index)}]" for index in on_host(xp.argwhere(wrong))
+            indexed(tensor, [str(int(i)) for i in index]) for index in on_host(xp.argwhere(wrong))
         )
     if share > 0.9:
         return "nearly every element"
@@ -130,7 +130,7 @@ def _tile_share(grid: Array) -> Doubles:
 def _missing(comparison: Comparison) -> Iterator[str]:
     count = comparison.sums.unwritten
     if count:
-        where = _bounds(comparison.expected.tensor.name, comparison.missing, count)
+        where = _bounds(comparison.expected.tensor, comparison.missing, count)
         yield f"{count:,} of {comparison.size:,} elements were never written, {where}"
 
 
@@ -151,21 +151,21 @@ def _non_finite(comparison: Comparison, expected: Expected) -> Iterator[str]:
         return
     bad = ~xp.isfinite(found)
     kind = "NaN" if nans == count else "infinite" if nans == 0 else "NaN or infinite"
-    first = ", ".join(str(int(i)) for i in np.unravel_index(int(bad.argmax()), bad.shape))
-    name = comparison.expected.tensor.name
+    tensor = comparison.expected.tensor
+    first = indexed(tensor, [str(int(i)) for i in np.unravel_index(int(bad.argmax()), bad.shape)])
     yield (
-        f"{count:,} elements are {kind}, first {name}[{first}], {_bounds(name, bad, count)}: a result was computed "
+        f"{count:,} elements are {kind}, first {first}, {_bounds(tensor, bad, count)}: a result was computed "
         "from memory or registers that nobody wrote, or overflowed"
     )
 
 
-def _bounds(name: str, mask: Array, count: int) -> str:
+def _bounds(tensor: Tensor, mask: Array, count: int) -> str:
     """Return the smallest box that holds the `count` set elements of `mask`."""
     others = (tuple(other for other in range(mask.ndim) if other != axis) for axis in range(mask.ndim))
     lines = [np.flatnonzero(on_host(mask.any(axis=axes) if axes else mask)) for axes in others]
-    ranges = ", ".join(f"{line[0]}:{line[-1] + 1}" for line in lines)
+    where = indexed(tensor, [f"{line[0]}:{line[-1] + 1}" for line in lines])
     volume = int(np.prod([line[-1] + 1 - line[0] for line in lines]))
-    return f"{'exactly' if volume == count else 'within'} {name}[{ranges}]"
+    return f"{'exactly' if volume == count else 'within'} {where}"
 
 
 def _whole(comparison: Comparison) -> Iterator[str]:
