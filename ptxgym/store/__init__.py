@@ -1,0 +1,1 @@
+"""Records of runs: written line by line, read back, judged again."""
