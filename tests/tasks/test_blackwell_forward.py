@@ -154,10 +154,16 @@ HAZARDS = {
         "multiply(tensor_memory + kScores",
     ),
     "stage refilled at once": (
-        "    barrier_wait(&shared.empty[cursor.slot], cursor.parity ^ 1);\n",
-        "",
+        "int row) {\n    barrier_wait(&shared.empty[cursor.slot], cursor.parity ^ 1);\n",
+        "int row) {\n",
         "async.overwrite",
         "next(map_v",
+    ),
+    "commits that come after the end": (
+        "      producer.finish();\n",
+        "",
+        "cluster.exited_cta",
+        "tensor_commit(&shared.empty[values])",
     ),
     "factor not waited for": ("    f_full.wait(shared.f_full, side);\n", "", "smem.race", "shared.factor[side][row]"),
     "factor overwritten": ("    f_empty.wait(shared.f_empty, side);\n", "", "smem.race", "send(1.0f / sum)"),
@@ -179,7 +185,7 @@ def test_hazards_in_the_oracle_are_named(device: EmulatorDevice, old: str, new: 
     task = load_task("attn_fwd")
     text = task.source(oracle(task, "b200"))
     assert text.count(old) == 1
-    schedules = RunOptions(), RunOptions(schedule="random", seed=1)
+    schedules = RunOptions(), RunOptions(schedule="lazy"), RunOptions(schedule="random", seed=1)
     found = run(task, device, text.replace(old, new), WALKS[task.name], replace(PROFILE, sm_count=2), *schedules)
     named = [finding for execution in found for finding in execution.findings if finding.code == code]
     lines = [finding.source_line or "" for finding in named]

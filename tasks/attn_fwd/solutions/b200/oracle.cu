@@ -307,6 +307,14 @@ struct Producer {
       next(map_v, item.key + step * kRows);
     }
   }
+
+  // Wait until everything has been read: a commit that arrives after the end of the CTA may meet the next one there.
+  __device__ __forceinline__ void finish() {
+    for (int stage = 0; stage < kStages; ++stage, cursor.advance()) {
+      barrier_wait(&shared.empty[cursor.slot], cursor.parity ^ 1);
+    }
+    for (int side = 0; side < kSides; ++side) q_empty.wait(shared.q_empty, side);
+  }
 };
 
 // One thread. Its products execute in the order of issue, so the scores of a step may follow at once into the columns
@@ -583,6 +591,7 @@ attention_oracle(const __grid_constant__ CUtensorMap map_q, const __grid_constan
     if (warp == kProducer && threadIdx.x % 32 == 0) {
       Producer producer{shared};
       for_each_item(heads, tiles, [&](const Item& item) { producer.load(map_q, map_k, map_v, item); });
+      producer.finish();
     }
     if (warp == kMultiplier && threadIdx.x % 32 == 0) {
       Multiplier multiplier{shared, shared.tensor_memory};
