@@ -69,6 +69,8 @@ class Evaluator:
         epoch: int = 0,
         cache: Cache | None = None,
         random_schedules: int = RANDOM_SCHEDULES,
+        builds: int | None = None,
+        runs: int | None = None,
     ) -> None:
         """Make an evaluator; nothing is started before the first evaluation.
 
@@ -83,9 +85,11 @@ class Evaluator:
             epoch: Evaluations of one epoch share their conditions.
             cache: Where builds are kept; by default the user's cache.
             random_schedules: Adversarial schedules with random completion, beside the lazy one.
+            builds: How many submissions may compile at once; by default as many as there are callers.
+            runs: How many may be recorded, executed and judged at once; the same.
 
         Raises:
-            UsageError: if `device` or `tier` is unknown or not available, or the secret is empty.
+            UsageError: if `device` or `tier` is unknown or not available, the secret is empty, or a limit is below 1.
         """
         if isinstance(device, str):
             check_device(device)
@@ -102,6 +106,8 @@ class Evaluator:
         self._epoch = epoch
         self._cache = cache
         self._random_schedules = random_schedules
+        self._limits = (builds, runs)
+        self._gates = pipeline.Gates(_gate("builds", builds), _gate("runs", runs))
         self._closed = False
         self._lock = threading.Lock()
         self._setting: pipeline.Setting | None = None
@@ -269,7 +275,7 @@ class Evaluator:
             )
         if _SHARED.get((str(self._chosen), self._tier)) is self:
             return _shared, (self._chosen, self._tier)
-        return _restored, (self._chosen, self._tier, self._epoch, self._random_schedules)
+        return _restored, (self._chosen, self._tier, self._epoch, self._random_schedules, *self._limits)
 
     def __copy__(self) -> Self:
         """Return the evaluator itself, as `__deepcopy__`."""
@@ -331,7 +337,8 @@ class Evaluator:
                     emulator = EmulatorDevice(cache=self._cache)
                     self._end_with(emulator.close)
                     device, revision = emulator, emulator_revision()
-                self._setting = pipeline.Setting(device, revision, self._cache or Cache(), self._random_schedules)
+                cache = self._cache or Cache()
+                self._setting = pipeline.Setting(device, revision, cache, self._random_schedules, self._gates)
             return self._setting
 
     def _judge_of(self, gpu: Gpu) -> CudaJudge:
@@ -354,6 +361,8 @@ class Evaluator:
     def _forget_after_fork(self) -> None:
         """Drop what belongs to the parent process: its device, and locks that its threads may have held."""
         self._lock = threading.Lock()
+        builds, runs = self._limits
+        self._gates = pipeline.Gates(_gate("builds", builds), _gate("runs", runs))
         self._setting = None
         self._judges = {}
         self._started = []
@@ -395,9 +404,20 @@ def _key(text: str, task: Task, arch: str, drawn: Conditions, setting: pipeline.
     )
 
 
-def _restored(device: str, tier: Tier, epoch: int, random_schedules: int) -> Evaluator:
+def _gate(name: str, limit: int | None) -> contextlib.AbstractContextManager[object]:
+    """Return what lets `limit` threads in at once."""
+    if limit is None:
+        return contextlib.nullcontext()
+    if limit < 1:
+        raise UsageError(f"{name} must be at least 1, not {limit}: nothing would ever be judged")
+    return threading.BoundedSemaphore(limit)
+
+
+def _restored(
+    device: str, tier: Tier, epoch: int, random_schedules: int, builds: int | None, runs: int | None
+) -> Evaluator:
     """Make an evaluator of its pickled configuration."""
-    return Evaluator(device, tier=tier, epoch=epoch, random_schedules=random_schedules)
+    return Evaluator(device, tier=tier, epoch=epoch, random_schedules=random_schedules, builds=builds, runs=runs)
 
 
 def _shared(device: str, tier: Tier) -> Evaluator:

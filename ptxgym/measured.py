@@ -8,7 +8,7 @@ no status; but a kernel that is wrong or hazardous there gets no credit for targ
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -60,7 +60,6 @@ def evaluate(text: str, task: Task, arch: str, drawn: Drawn, setting: Setting) -
         InfrastructureError: if the machine failed; nothing is said about the submission then.
         UsageError: if the tier cannot be had on this machine.
     """
-    gpu = setting.judge.gpu
     if setting.tier == "publish" and (obstacle := ncu_obstacle()) is not None:  # before minutes of work, not after
         raise UsageError(
             f"tier publish needs Nsight Compute: {obstacle.reason}; {obstacle.fix or 'see `ptxgym doctor`'}; or use "
@@ -71,25 +70,41 @@ def evaluate(text: str, task: Task, arch: str, drawn: Drawn, setting: Setting) -
     if refused is not None:
         return dossier.failed(refused)
     with setting.judge.expected(Announced(setting.tier, task, drawn.measured.cases)) as measure:
-        built = pipeline.compiled(text, task, arch, setting.emulator.cache, dossier)
+        with setting.emulator.gates.build:
+            built = pipeline.compiled(text, task, arch, setting.emulator.cache, dossier)
         if isinstance(built, Failure):
             return dossier.failed(built)
-        with dossier.timed("plan"):
-            shapes = [case.axes for case in (*drawn.measured.cases, drawn.stress)]
-            plans = pipeline.recorded(built, task, shapes, profile_of(gpu))
-        if isinstance(plans, Failure):
-            return dossier.failed(plans)
-        shown = plans[pipeline.shape(drawn.measured.cases[0].axes)]
-        dossier.note_plan(shown, plan_table(shown))
-        dossier.note_gpu(gpu.name, gpu.driver, setting.tier, setting.emulator.emulator_revision)
-        request = Request(
-            task, arch, setting.tier, drawn.measured, drawn.timing, drawn.stress, built, tuple(plans.values())
-        )
-        with ThreadPoolExecutor(1, "witness") as beside:
-            witness = beside.submit(_witness, built, task, arch, drawn, setting.emulator, dossier)
-            with dossier.timed("measure"):
-                outcome = measure(request, witness)
-            return _verdict(outcome, witness, dossier)
+        with setting.emulator.gates.run:
+            return _measured(built, task, arch, drawn, setting, dossier, measure)
+
+
+def _measured(
+    built: Build,
+    task: Task,
+    arch: str,
+    drawn: Drawn,
+    setting: Setting,
+    dossier: Dossier,
+    measure: Callable[[Request, Future[Witness]], Outcome],
+) -> Verdict:
+    """Record a build, run and time it, with the emulator as witness."""
+    gpu = setting.judge.gpu
+    with dossier.timed("plan"):
+        shapes = [case.axes for case in (*drawn.measured.cases, drawn.stress)]
+        plans = pipeline.recorded(built, task, shapes, profile_of(gpu))
+    if isinstance(plans, Failure):
+        return dossier.failed(plans)
+    shown = plans[pipeline.shape(drawn.measured.cases[0].axes)]
+    dossier.note_plan(shown, plan_table(shown))
+    dossier.note_gpu(gpu.name, gpu.driver, setting.tier, setting.emulator.emulator_revision)
+    request = Request(
+        task, arch, setting.tier, drawn.measured, drawn.timing, drawn.stress, built, tuple(plans.values())
+    )
+    with ThreadPoolExecutor(1, "witness") as beside:
+        witness = beside.submit(_witness, built, task, arch, drawn, setting.emulator, dossier)
+        with dossier.timed("measure"):
+            outcome = measure(request, witness)
+        return _verdict(outcome, witness, dossier)
 
 
 def _verdict(outcome: Outcome, witness: Future[Witness], dossier: Dossier) -> Verdict:

@@ -8,7 +8,8 @@ kernels hold such orders, which the memory model allows and hardware practically
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
 
 from ptxgym.build import Build, build
 from ptxgym.cache import Cache
@@ -31,6 +32,14 @@ Shape = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True)
+class Gates:
+    """What an evaluation holds while it compiles, and while it records, executes and judges; by default nothing."""
+
+    build: AbstractContextManager[object] = field(default_factory=nullcontext)
+    run: AbstractContextManager[object] = field(default_factory=nullcontext)
+
+
+@dataclass(frozen=True)
 class Setting:
     """What an evaluator keeps the same for all evaluations on the emulator."""
 
@@ -39,6 +48,7 @@ class Setting:
     cache: Cache
     random_schedules: int
     """Adversarial schedules with random completion, beside the lazy one."""
+    gates: Gates = field(default_factory=Gates)
 
 
 @dataclass(frozen=True)
@@ -68,9 +78,18 @@ def evaluate(text: str, task: Task, arch: str, drawn: Conditions, stress: Case, 
         InfrastructureError: if the machine failed; nothing is said about the submission then.
     """
     dossier = Dossier(text, task, arch, drawn.hash)
-    built = compiled(text, task, arch, setting.cache, dossier)
+    with setting.gates.build:
+        built = compiled(text, task, arch, setting.cache, dossier)
     if isinstance(built, Failure):
         return dossier.failed(built)
+    with setting.gates.run:
+        return _ran(built, task, arch, drawn, stress, setting, dossier)
+
+
+def _ran(
+    built: Build, task: Task, arch: str, drawn: Conditions, stress: Case, setting: Setting, dossier: Dossier
+) -> Verdict:
+    """Record, execute and judge a build."""
     with dossier.timed("plan"):
         shapes = [case.axes for case in (*drawn.cases, stress)]
         plans = recorded(built, task, shapes, device_profile(arch))

@@ -385,3 +385,34 @@ def test_forked_child_judges_on_its_own_even_while_a_parent_thread_holds_the_loc
                 finally:
                     os._exit(status)
         assert os.waitpid(child, 0)[1] == 0
+
+
+def test_no_more_evaluations_run_at_once_than_allowed() -> None:
+    """Four texts, two at a time; a third finds no room before one of them ends."""
+    inside, most, lock = 0, 0, threading.Lock()
+    pair = threading.Barrier(2, timeout=60)
+
+    def interfere(options: RunOptions, execution: Execution) -> Execution:
+        nonlocal inside, most
+        with lock:
+            inside += 1
+            most = max(most, inside)
+        if options == RunOptions(warp_instruction_budget=options.warp_instruction_budget):
+            pair.wait()  # both of a pair have come this far: two run beside one another
+        with lock:
+            inside -= 1
+        return execution
+
+    device = ScriptedDevice(family="fma", interfere=interfere)
+    with Evaluator(device, secret=SECRET, builds=1, runs=2) as evaluator, ThreadPoolExecutor(4) as callers:
+        texts = [f"{TEXT}\n// {number}\n" for number in range(4)]
+        verdicts = list(callers.map(lambda text: evaluator.evaluate(text, "gemm", "h100"), texts))
+    assert [verdict.status for verdict in verdicts] == [Status.OK] * 4
+    assert most == 2
+
+
+def test_limits_are_at_least_one_and_travel_with_a_pickle() -> None:
+    with pytest.raises(UsageError, match="runs must be at least 1, not 0"):
+        Evaluator("emulator", runs=0)
+    again = pickle.loads(pickle.dumps(Evaluator("emulator", builds=3, runs=2)))
+    assert again._limits == (3, 2)
