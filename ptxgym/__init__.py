@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ptxgym.evaluator import Evaluator
     from ptxgym.spaces import Source
     from ptxgym.task import Task, load_task
+    from ptxgym.variants import load_variant
     from ptxgym.verdict import Verdict
 
 __version__ = "0.1.0"
@@ -33,6 +34,7 @@ __all__ = [
     "add_content",
     "load_env",
     "load_task",
+    "load_variant",
     "make",
 ]
 
@@ -47,6 +49,7 @@ _HOMES = {
     "Verdict": "verdict",
     "load_env": "envs",
     "load_task": "task",
+    "load_variant": "variants",
 }
 
 

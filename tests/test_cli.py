@@ -18,10 +18,11 @@ import pytest
 
 from ptxgym import native
 from ptxgym.cli import doctor, main
-from ptxgym.cli.verifying import mismatches
+from ptxgym.cli.verifying import choose_variants, mismatches
 from ptxgym.device.cuda import gpu
 from ptxgym.device.cuda.gpu import Gpu
 from ptxgym.device.cuda.ncu import Unavailable
+from ptxgym.envs import load_env
 from ptxgym.errors import InfrastructureError, ToolchainError
 from ptxgym.evaluator import Evaluator
 from ptxgym.task import Solution
@@ -169,6 +170,39 @@ def test_verify_accepts_the_proven_kernels(run: Callable[..., Ran]) -> None:
     ran = run("verify", *ENV)
     assert ran.code == 0, ran.out
     assert ran.out.count("✓") == 5
+
+
+def test_variants_are_listed_shown_and_verified(run: Callable[..., Ran]) -> None:
+    listed = run("list", "--variants")
+    assert listed.code == 0 and "nt-div32-bias-gelu" in listed.out and "LSE alone, without V" in listed.out
+    assert listed.out.rstrip().endswith("train: 171, eval: 44")
+    shown = run("show", "PTX-AttnBwd-H100", "--variant", "d64-dv")
+    assert shown.out.startswith("# Attention backward, dV alone (BF16, D = 64) for H100")
+    ran = run("verify", *ENV, "--variants", "1", "--seed", "3")
+    (chosen,) = choose_variants([load_env("PTX-Gemm-H100")], "1", 3)
+    assert (ran.code, ran.out.count("✓")) == (0, 1) and chosen.variant in ran.out
+
+
+def test_variants_are_chosen_by_the_seed_alone() -> None:
+    configs = [load_env(name) for name in ("PTX-Gemm-H100", "PTX-AttnBwd-H100")]
+    first, again, other = (choose_variants(configs, "5", seed) for seed in (1, 1, 2))
+    assert first == again != other and len({(one.name, one.variant) for one in first}) == 5
+    everything = choose_variants(configs, "all", 0)
+    assert len(everything) == 54 + 44 and all(config.variant != "base" for config in everything)
+    assert len(choose_variants(configs, "1000", 0)) == len(everything)
+
+
+def test_export_writes_a_row_a_line_or_one_array(run: Callable[..., Ran]) -> None:
+    lines = run("tasks", "export", "--split", "eval").out.splitlines()
+    rows = json.loads(run("tasks", "export", "--split", "eval", "--format", "json").out)
+    assert [json.loads(line) for line in lines] == rows
+    assert {"env": "PTX-Gemm-H100", "options": {"variant": "base"}}.items() <= next(
+        row for row in rows if row["env"] == "PTX-Gemm-H100"
+    ).items()
+    assert all(line.isascii() for line in lines)
+    trained = [json.loads(line) for line in run("tasks", "export").out.splitlines()]
+    assert {row["split"] for row in trained} == {"train"}
+    assert not {(row["task"], row["variant"]) for row in trained} & {(row["task"], row["variant"]) for row in rows}
 
 
 def test_verify_names_each_difference(kernels: dict[str, tuple[Solution, str]], evaluator: Evaluator) -> None:
