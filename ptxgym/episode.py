@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +13,13 @@ from ptxgym.envs import EnvConfig, StopRule, load_env
 from ptxgym.errors import UsageError
 from ptxgym.evaluator import Evaluator
 from ptxgym.feedback import render
+from ptxgym.knowledge import expand, render_knowledge
 from ptxgym.prompt import Measuring, render_prompt
 from ptxgym.reward import Ledger, load_reward
 from ptxgym.skeleton import Skeleton
+from ptxgym.submission import extract
 from ptxgym.variants import load_variant
-from ptxgym.verdict import Verdict
+from ptxgym.verdict import Failure, Verdict
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,8 @@ class Turn:
     best_score: float
     """Best score of the episode, this turn included."""
     done: bool
+    notes: tuple[str, ...] = ()
+    """What `ptxgym.submission.extract` remarked on the answer that held the kernel."""
 
     @property
     def score(self) -> float:
@@ -54,6 +59,7 @@ class Episode:
         reward: str | None = None,
         stop: str | None = None,
         feedback_bytes: int | None = None,
+        knowledge: Sequence[str] | None = None,
         workload: str | None = None,
         init: str | None = None,
         skeleton: str | None = None,
@@ -68,6 +74,7 @@ class Episode:
             reward: Overrides the reward preset.
             stop: Overrides the stop rule: `never`, `target_ok` or `speedup:<x>`.
             feedback_bytes: Overrides the cap of each feedback.
+            knowledge: Overrides the parts of the architecture's knowledge pack that the prompt holds; `all` expands.
             workload: The workload to judge on; by default the device's own.
             init: A kernel to start from; what its score is worth counts as paid.
             skeleton: A kernel of which only marked regions may change (`ptxgym.skeleton`).
@@ -78,9 +85,11 @@ class Episode:
             InfrastructureError: if the machine fails while judging `init`.
         """
         chosen = {"variant": variant, "turns": turns, "reward": reward, "stop": stop, "feedback_bytes": feedback_bytes}
+        chosen |= {"knowledge": None if knowledge is None else expand(knowledge)}
         config = load_env(env) if isinstance(env, str) else env
         self.config = config.override(**{name: value for name, value in chosen.items() if value is not None})
         self.task = load_variant(self.config.task, self.config.variant)
+        render_knowledge(self.config.arch, self.config.knowledge, self.config.task)  # refuse what there is not, here
         self.evaluator = evaluator if evaluator is not None else Evaluator.shared()
         if workload is not None:
             self.evaluator.check_workload(self.task, workload, self.config.arch)
@@ -142,10 +151,27 @@ class Episode:
             UsageError: if the episode is over, or `text` is no `str`.
             InfrastructureError: if the machine failed; the turn does not count and may be repeated.
         """
+        return self._settle(text, None)
+
+    def answer(self, text: str, *, cut_off: bool = False) -> Turn:
+        """Judge the kernel file in a model's answer as the next turn; an answer without one is rejected.
+
+        Args:
+            text: The whole answer, in Markdown.
+            cut_off: Whether the answer is known to have reached its limit.
+
+        Raises:
+            UsageError: if the episode is over.
+            InfrastructureError: if the machine failed; the turn does not count and may be repeated.
+        """
+        found = extract(text, cut_off=cut_off)
+        return self._settle(text if found.failure else found.text, found.failure, found.notes)
+
+    def _settle(self, text: str, failure: Failure | None, notes: tuple[str, ...] = ()) -> Turn:
         with self._lock:
             if self.done:
                 raise UsageError(f"the episode is over after turn {len(self.turns)}; start a new one")
-            verdict = self._judge(text)
+            verdict = self._judge(text, failure)
             number = len(self.turns) + 1
             done = number >= self.config.turns or self._stop.reached(verdict)
             payment, self._ledger = self._ledger.settle(verdict, last=done)
@@ -158,6 +184,7 @@ class Episode:
                 terms=payment.terms,
                 best_score=max(self.best_score, verdict.score),
                 done=done,
+                notes=notes,
             )
             self.turns = (*self.turns, turn)
             if self.best is None or turn.score > self.best.score:
@@ -177,10 +204,11 @@ class Episode:
         """Judge `text` as the next turn without blocking the event loop."""
         return await asyncio.to_thread(self.submit, text)
 
-    def _judge(self, text: str) -> Verdict:
+    def _judge(self, text: str, failure: Failure | None) -> Verdict:
         if not isinstance(text, str):
             raise UsageError(f"a submission is a str, not {type(text).__name__}")
-        failure = self.skeleton.check(text) if self.skeleton is not None else None
+        if failure is None and self.skeleton is not None:
+            failure = self.skeleton.check(text)
         if failure is not None:
             return self.evaluator.refuse(failure, text, self.task, self.config.arch)
         return self.evaluator.evaluate(text, self.task, self.config.arch, self._workload)

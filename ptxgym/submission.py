@@ -57,12 +57,12 @@ class Extracted:
 
 _EXTRACT_MESSAGES = {
     "no_code": "The answer holds no kernel file. Put the whole file into one fenced block that starts with ```cuda.",
-    "truncated_response": "The answer ends inside its last code block, so it was cut off. Give a shorter answer, or "
-    "only the file in one ```cuda block.",
+    "truncated_response": "The answer was cut off before the end of its code block. Give a shorter answer, or only the "
+    "file in one ```cuda block.",
 }
 
 
-def extract(answer: str) -> Extracted:
+def extract(answer: str, *, cut_off: bool = False) -> Extracted:
     """Find the kernel file in a model's answer.
 
     The rule: candidates are the fenced blocks that are labelled as CUDA or C++, or are not labelled and look like a
@@ -70,6 +70,10 @@ def extract(answer: str) -> Extracted:
     note `several_blocks` says that there were more. A candidate that is opened after them and never closed means that
     the answer was cut off: `truncated_response`. An answer without any fence is itself taken as the file if it looks
     like one, and so is what stands before a lone fence at its end. Everything else is `no_code`.
+
+    Args:
+        answer: The whole answer.
+        cut_off: Whether the answer is known to have reached its limit: without a complete block it holds no file then.
     """
     blocks, open_block = _blocks(answer)
     if not blocks and open_block is not None and (head := _before_lone_fence(answer, *open_block)) is not None:
@@ -80,9 +84,9 @@ def extract(answer: str) -> Extracted:
     if candidates:
         whole = [text for text in candidates if _C_LINKAGE.search(text)] or candidates
         return Extracted(whole[-1], notes=("several_blocks",) if len(candidates) > 1 else ())
-    if not blocks and open_block is None and _LOOKS_LIKE_KERNEL.search(answer):
+    if not blocks and open_block is None and not cut_off and _LOOKS_LIKE_KERNEL.search(answer):
         return Extracted(answer)
-    return Extracted("", "no_code")
+    return Extracted("", "truncated_response" if cut_off else "no_code")
 
 
 def check_text(text: str, max_bytes: int = MAX_SOURCE_BYTES) -> Failure | None:

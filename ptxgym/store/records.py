@@ -74,11 +74,15 @@ class TurnRecord(Value):
     reasoning: str = ""
     """What the provider gives apart from the answer."""
     finish_reason: str = ""
-    """The provider's word: `stop`, `length`, `content_filter` …"""
+    """The provider's word: `stop`, `length`, `content_filter` …; `context_length`: the conversation no longer fits."""
+    refused: bool = False
+    """Whether the model, or a filter of its provider, would not answer."""
     model: str = ""
     """As the provider names what answered."""
     source: str
     """The kernel text that was judged: what `extract` found in the answer, or the answer itself."""
+    notes: tuple[str, ...] = ()
+    """Of `extract`, such as `several_blocks`."""
     verdict: Verdict
     feedback: str
     score: float
@@ -145,3 +149,16 @@ class RunRecord(Value):
     canary: str
     """A string that stands in every prompt of the run, so that leaked texts can be found."""
     tags: dict[str, str] = Field(default_factory=dict)
+
+
+class Remeasurement(Value):
+    """A kernel that was chosen for its score, judged once more on draws and a shape that it was not chosen on."""
+
+    schema_version: int = SCHEMA
+    episode: str
+    turn: int = Field(ge=1)
+    epoch: int = Field(ge=1)
+    """Of the conditions; the run itself is epoch 0."""
+    verdict: Verdict
+    measured_at: str
+    """UTC, ISO 8601."""
