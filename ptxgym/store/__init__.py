@@ -1,1 +1,1 @@
-"""Records of runs: written line by line, read back, judged again."""
+"""What a run leaves behind: models of its lines, and how they are written, read and judged again."""

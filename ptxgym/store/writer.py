@@ -1,0 +1,104 @@
+"""A run's folder while it is written: by one process at a time, in any number of sittings.
+
+run.json          front matter, there before the first episode
+secret            what inputs and hidden shapes are drawn from, for this user alone; not a record
+episodes.jsonl    a line when an episode ends; the last line of an id counts
+turns.jsonl       a line when a turn is complete
+remeasured.jsonl  a line when a kernel has been judged under new conditions
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from ptxgym.errors import UsageError
+from ptxgym.store import reader
+from ptxgym.store.lines import LineWriter, to_json, write_whole
+from ptxgym.store.reader import StoredRun, read_record, read_run
+from ptxgym.store.records import EpisodeRecord, Remeasurement, RunRecord, TurnRecord
+
+SECRET = "secret"
+
+
+class RunWriter:
+    """Appends to a run. What is on record is never written again."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open the run in `folder` for this process alone.
+
+        Raises:
+            UsageError: if the folder holds no run, or another process writes to it.
+            InfrastructureError: if it cannot be written.
+        """
+        self.folder = folder
+        self.record = read_record(folder)
+        self._lock = os.open(folder / reader.RUN, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._lock)
+            raise UsageError(f"another process writes to the run in {folder}; wait for it, or end it") from None
+        self._episodes = LineWriter(folder / reader.EPISODES)
+        self._turns = LineWriter(folder / reader.TURNS)
+        self._remeasured = LineWriter(folder / reader.REMEASURED)
+        self.stored: StoredRun = read_run(folder)
+        """What was on record when the run was opened."""
+        self._known = {(turn.episode, turn.turn) for turn in self.stored.turns}
+
+    @classmethod
+    def begin(cls, folder: Path, record: RunRecord, secret: str) -> Self:
+        """Write the front matter of a new run, and open it.
+
+        Raises:
+            UsageError: if the folder holds a run already.
+            InfrastructureError: if it cannot be written.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        if (folder / reader.RUN).exists():
+            raise UsageError(f"{folder} holds a run already; resume it, or choose another folder")
+        write_whole(folder / SECRET, secret, 0o600)
+        write_whole(folder / reader.RUN, to_json(record) + "\n")
+        return cls(folder)
+
+    def turn(self, record: TurnRecord) -> None:
+        """Store a turn; one that is on record, from before a kill, stays as it is."""
+        key = record.episode, record.turn
+        if key not in self._known:
+            self._known.add(key)
+            self._turns.append(record)
+
+    def episode(self, record: EpisodeRecord) -> None:
+        """Store how an episode ended."""
+        self._episodes.append(record)
+
+    def remeasured(self, record: Remeasurement) -> None:
+        """Store what a kernel came to under new conditions."""
+        self._remeasured.append(record)
+
+    def close(self) -> None:
+        """Close all files and let other processes write; calling it again does nothing."""
+        for file in (self._episodes, self._turns, self._remeasured):
+            file.close()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def __enter__(self) -> Self:
+        """Return the writer."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        self.close()
+
+
+def stored_secret(folder: Path) -> str | None:
+    """Return the secret of the run in `folder`; None where it was taken away, as from a run that is published."""
+    path = folder / SECRET
+    return path.read_text(encoding="utf-8") if path.is_file() else None
