@@ -1,0 +1,1 @@
+"""Sweeps: environments × agents × knowledge arms × trajectories, played, resumed and summarised."""
