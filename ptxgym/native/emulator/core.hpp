@@ -139,7 +139,7 @@ struct Wait {
   int inst = -1;
   uint32_t address = 0;  // mbarrier address or named barrier id
   uint32_t parity = 0;
-  const char* what = "";  // PeerCta, Other: completes the sentence "warp 3 waits ...": "for warps 5, 6 to issue the wgmma"
+  const char* what = "";  // PeerCta, Other: completes "warp 3 waits ...", as in "for warps 5, 6 to issue the wgmma"
 };
 
 // ---- warps

@@ -266,6 +266,7 @@ void ShadowState::release_flag(WarpState& w, uint32_t addr, bool release) {
   FlagState& flag = flags_[addr];
   if (flag.last_version == w.version) return;
   flag.likely.join(w.now.likely);
+  flag.tensor.join(w.now.tensor);
   if (release)
     flag.released.join(w.now);
   else if (w.fenced)
@@ -278,6 +279,7 @@ void ShadowState::acquire_flag(WarpState& w, uint32_t addr, bool acquire) {
   const auto found = flags_.find(addr);
   if (found == flags_.end() || found->second.last_version == w.version) return;
   bool grew = w.now.likely.join(found->second.likely);
+  grew |= w.now.tensor.join(found->second.tensor);
   if (acquire) {
     grew |= w.now.join(found->second.released);
   } else {
@@ -325,6 +327,7 @@ void ShadowState::cluster_arrive(Warp& warp, int inst) {
   Knowledge& arriving = shared_->arriving;
   if (mods_order(cta_.program.kernel.inst[inst].mods) == O_RELAXED) {
     arriving.likely.join(w.now.likely);
+    arriving.tensor.join(w.now.tensor);
     if (w.fenced) arriving.join(w.at_fence);
   } else {
     arriving.join(w.now);

@@ -70,6 +70,7 @@ void ShadowState::mbar_arrive(Warp& warp, int inst, Mbar& bar) {
   Knowledge& pending = of(bar).pending;
   if (mods_order(cta_.program.kernel.inst[inst].mods) == O_RELAXED) {
     pending.likely.join(w.now.likely);
+    pending.tensor.join(w.now.tensor);
     if (w.fenced) pending.join(w.at_fence);
   } else {
     pending.join(w.now);
@@ -130,6 +131,7 @@ void ShadowState::mbar_observe(Warp& warp, int inst, Mbar& bar, uint64_t phases)
   if (mods_order(cta_.program.kernel.inst[inst].mods) == O_RELAXED) {
     w.now.likely.raise(b.component, reached);
     w.now.likely.join(b.done.likely);
+    w.now.tensor.join(b.done.tensor);
     w.to_acquire.raise(b.component, reached);
     w.to_acquire.join(b.done);
     w.has_to_acquire = true;

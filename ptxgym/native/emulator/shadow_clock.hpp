@@ -37,10 +37,12 @@ struct Knowledge {
   Clock seen;       // happens-before
   Clock published;  // generic writes that a fence.proxy.async made visible to the async proxy
   Clock likely;     // `seen`, and order that hardware gives in practice
+  Clock tensor;     // accesses to tensor memory that tcgen05.fence::before_thread_sync or tcgen05.commit handed over
 
   bool join(const Knowledge& other) {
     const bool a = seen.join(other.seen), b = published.join(other.published), c = likely.join(other.likely);
-    return a || b || c;
+    const bool d = tensor.join(other.tensor);
+    return a || b || c || d;
   }
   void raise(uint32_t component, uint32_t time) {
     seen.raise(component, time);
@@ -50,6 +52,7 @@ struct Knowledge {
     seen.clear();
     published.clear();
     likely.clear();
+    tensor.clear();
   }
 };
 

@@ -162,7 +162,7 @@ struct TmemCell {
 // What was released at an address by strong accesses.
 struct FlagState {
   Knowledge released;
-  Clock likely;
+  Clock likely, tensor;
   uint32_t last_version = 0;
 };
 
@@ -260,6 +260,7 @@ class ShadowState final : public Shadow {
   void check_layout(Warp&, int inst, const Operand&, const char* name, const Touch& reads);
   bool tmem_ordered(Warp&, const Touch& earlier, uint32_t earlier_shape, const Touch& now, uint32_t shape, int column,
                     uint32_t lane);
+  void note_missing_fence_before(Warp&, const Touch& earlier, const Touch& now);
   void report_tmem(Warp&, const Touch& earlier, const Touch& now, int column, uint32_t lane, Severity);
   void report_unseen_commits(Warp&, int inst, const Mbar& awaited);
   void report_commits_of_twins(Warp&, int inst, const Mbar& awaited);

@@ -7,6 +7,8 @@
 
 namespace {
 
+constexpr const char* NO_ROOM = "for columns of tensor memory that no tcgen05.dealloc frees";
+
 bool column_count(Cta& cta, Warp& warp, const Inst& inst, const char* name, uint32_t columns) {
   if (columns >= 32 && columns <= 512 && !(columns & (columns - 1))) return true;
   cta.fault(warp, inst, -1, "tmem.bad_columns", "%s with %u columns: the number must be a power of two from 32 to 512",
@@ -76,8 +78,7 @@ Step take_part(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask, const char
   if (!own.done && other.waits()) {
     if (!calls_agree(cta, warp, inst, name, own, other)) return Step::Fault;
     const int column = act();
-    if (column < 0)
-      return wait_for(cta, warp, inst, mask, WaitKind::Other, "for columns of tensor memory that no tcgen05.dealloc frees");
+    if (column < 0) return wait_for(cta, warp, inst, mask, WaitKind::Other, NO_ROOM);
     warn_unlike(cta, warp, inst, own, other);
     own.column = other.column = column;
     own.done = other.done = true;
@@ -124,8 +125,7 @@ Step alloc(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
   if (!(inst.flags & F_PAIR)) {
     warn_increase(cta, warp, inst, memory, count);
     const int column = memory.allocate(count, at, warp.id);
-    if (column < 0)
-      return wait_for(cta, warp, inst, mask, WaitKind::Other, "for columns of tensor memory that no tcgen05.dealloc frees");
+    if (column < 0) return wait_for(cta, warp, inst, mask, WaitKind::Other, NO_ROOM);
     take_columns(cta, column, count, false);
     return deliver(cta, warp, inst, to, column);
   }

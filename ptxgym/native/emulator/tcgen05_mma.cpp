@@ -33,7 +33,6 @@ struct Mma : AsyncOp {
   int width() const { return accumulator_columns(path(), form.columns); }  // columns of tensor memory
 
  private:
-  int lane_of(int row, int half) const { return accumulator_lane(path(), row, d.lane, half); }
   // Masks of the even CTA come first: the ISA numbers lanes from the first bit on and says no more of a pair.
   bool enabled(int part, int lane) const { return !(disabled[part * MASKS + lane / 32] >> lane % 32 & 1); }
   void note_operand(Cta&, const Warp&, const OperandBytes&, const char* name) const;
@@ -74,6 +73,7 @@ void Mma::gather_cells(Cta& cta, int first, int half, TileA& tile) const {
 // element of D stands alone in the low half of its cell (9.7.16.10.4.1).
 void Mma::multiply(TensorMemory& memory, const Scratch& scratch, int part, int first, int half) const {
   const Update update{scratch, accumulate};
+  const DataPath layout = path();
   const bool fp16 = form.d_type == 0;
   const float factor = 1.0f / static_cast<float>(1 << scale);
   const int blocks = width() / 8;
@@ -84,7 +84,7 @@ void Mma::multiply(TensorMemory& memory, const Scratch& scratch, int part, int f
       uint32_t* cells[TILE_LANES];
       int lanes[TILE_LANES];
       for (int i = 0; i < TILE_LANES; ++i) {
-        lanes[i] = lane_of(first + warp_part * 16 + upper * 8 + i / 4, half);
+        lanes[i] = accumulator_lane(layout, first + warp_part * 16 + upper * 8 + i / 4, d.lane, half);
         cells[i] = &memory.cell(lanes[i], d.column + block * 8 + i % 4 * 2 + parity);
         if (!accumulate) continue;
         sums[i] = fp16 ? half_to_float(static_cast<uint16_t>(*cells[i])) : bits_as<float>(*cells[i]);
@@ -105,7 +105,7 @@ template <class Body>
 void Mma::for_cells(int part, Body body) const {
   for (int half = 0; half < halves(); ++half) {
     for (int row = 0; row < rows(); ++row) {
-      const int lane = lane_of(row, half);
+      const int lane = accumulator_lane(path(), row, d.lane, half);
       for (int column = 0; enabled(part, lane) && column < width(); ++column) body(lane, d.column + column);
     }
   }

@@ -99,7 +99,9 @@ constexpr DataPath data_path(int rows, bool pair) {
 }
 
 // `columns` is the N of the whole product, `half` counts the column halves of Squares.
-constexpr int accumulator_columns(DataPath path, int columns) { return path == DataPath::Squares ? columns / 2 : columns; }
+constexpr int accumulator_columns(DataPath path, int columns) {
+  return path == DataPath::Squares ? columns / 2 : columns;
+}
 constexpr int accumulator_lane(DataPath path, int row, int first_lane, int half) {
   return path == DataPath::Half ? first_lane + row / 16 * 32 + row % 16 : row + 64 * half;
 }

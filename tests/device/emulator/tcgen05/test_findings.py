@@ -214,3 +214,47 @@ def test_fair_schedule_lets_waiters_see_every_phase() -> None:
     done = run(freed(body), DATA)
     assert done.ok, done.codes()
     assert done.codes() == {"mbarrier.phase_skipped"}
+
+
+# ---- tcgen05.fence::before_thread_sync
+
+
+def test_arrival_without_a_fence_before_it_is_noted() -> None:
+    """Most published kernels leave the fence out: no more than a note."""
+    body = operands(allocated().add(fill(8))).add(LOAD).add(WAIT_LOADS)
+    body.sync().add(AFTER).thread(0, f"{ISSUE}\n{COMMIT}").wait()
+    done = run(freed(body), DATA)
+    assert not done.codes()
+    assert done.codes(0) == {"tcgen05.missing_fence_before"}
+    assert "tcgen05.ld" in done.message("tcgen05.missing_fence_before")
+    assert not run(freed(reuse_cells(True)), DATA).codes(0) & {"tcgen05.missing_fence_before"}
+
+
+ARRIVE_RELAXED = "mbarrier.arrive.relaxed.cluster.shared::cta.b64 _, [mbar2];"
+WAIT_RELAXED = "RELAXED:\nmbarrier.try_wait.parity.relaxed.cluster.shared::cta.b64 q, [mbar2], 0;\n@!q bra RELAXED;"
+
+
+def relaxed(before: bool, after: bool = True) -> Body:
+    """PTX ISA 9.7.16.6.4.4, example 1: relaxed barriers and fences hand loaded cells over to a product."""
+    body = operands(allocated().add(fill(8)))
+    fence = "tcgen05.fence::before_thread_sync;" if before else ""
+    body.warp(0, f"{LOAD}\n{WAIT_LOADS}\n{fence}\nsetp.eq.u32 p, tid, 0;\n@p {ARRIVE_RELAXED}")
+    issue = f"{WAIT_RELAXED}\n{AFTER if after else ''}\n{ISSUE}\n{COMMIT}"
+    return freed(body.thread(32, issue).wait())
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_relaxed_barriers_with_fences_hand_tensor_memory_over(schedule: str) -> None:
+    assert not run(relaxed(True), DATA, schedule=schedule).codes(0)
+    assert run(relaxed(False), DATA, schedule=schedule).codes() == {"tmem.overwrite"}
+    assert run(relaxed(True, after=False), DATA, schedule=schedule).codes() == {"tcgen05.missing_fence"}
+
+
+@pytest.mark.parametrize(("fence", "codes"), [(True, set()), (False, {"tmem.overwrite"})])
+def test_relaxed_flag_with_fences_hands_tensor_memory_over(fence: bool, codes: set[str]) -> None:
+    """PTX ISA 9.7.16.11.1: a flag in memory does as well."""
+    body = operands(allocated().add(fill(8)).thread(0, "st.shared.u32 [slot+8], 0;"))
+    before = "tcgen05.fence::before_thread_sync;" if fence else ""
+    body.warp(0, f"{LOAD}\n{WAIT_LOADS}\n{before}\nsetp.eq.u32 p, tid, 0;\n@p st.relaxed.cta.shared.u32 [slot+8], 1;")
+    poll = "POLL:\nld.relaxed.cta.shared.u32 r3, [slot+8];\nsetp.eq.u32 q, r3, 0;\n@q bra POLL;"
+    assert run(freed(body.thread(32, f"{poll}\n{AFTER}\n{ISSUE}\n{COMMIT}").wait()), DATA).codes() == codes

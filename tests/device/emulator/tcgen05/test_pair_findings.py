@@ -228,6 +228,8 @@ FAULTS: list[tuple[str, str, Callable[[], Body], int]] = [
     ("columns of D", "tmem.out_of_bounds", lambda: issued(ISSUE.replace("[tmem]", "[tmem+500]")), 2),
     ("mask of nobody", "cluster.bad_mask", lambda: issued(COMMIT_BOTH.replace("3;", "4;")), 2),
     ("empty mask", "cluster.bad_mask", lambda: issued(COMMIT_BOTH.replace("3;", "0;")), 2),
+    ("barrier of another pair", "cluster.mbarrier_elsewhere", lambda: signals(2, ".cta_group::2"), 4),
+    ("barrier of the other CTA", "cluster.mbarrier_elsewhere", lambda: signals(1, ""), 2),
     (
         "lanes of the even CTA",
         "tmem.lanes",
@@ -241,13 +243,19 @@ def allocated_alone() -> Body:
     return ranked().warp(0, ALLOC.format(32))
 
 
+def signals(rank: int, group: str) -> Body:
+    """A load of CTA 0 that signals a barrier of another CTA."""
+    body = ranked().add(f"mov.b64 cursor, map;\nmapa.shared::cluster.u32 r3, mbar, {rank};")
+    return one(body, 0, f"{LOAD}{group} [data], [cursor, {{0, 0}}], [r3];")
+
+
 def issued(text: str) -> Body:
     return one(operands(allocated()), 0, text)
 
 
 @pytest.mark.parametrize(("code", "bad", "ctas"), [fault[1:] for fault in FAULTS], ids=[fault[0] for fault in FAULTS])
 def test_faults_end_the_launch(code: str, bad: Callable[[], Body], ctas: int) -> None:
-    done = run(bad(), DATA, ctas=ctas)
+    done = run(bad(), DATA, ctas=ctas, tensor_map=tensor_map(64))
     assert not done.ok
     assert code in done.codes(2)
 
