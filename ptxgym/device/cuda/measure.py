@@ -227,9 +227,10 @@ class _Flow:
     # Counting
 
     def _profiled(self, called: Called) -> Profiled | Unusable:
-        with self.watch.stage("evidence"):
-            sizes = {tensor.name: tensor.size_bytes(self._first.axes) for tensor in self._task.outputs}
+        sizes = {tensor.name: tensor.size_bytes(self._first.axes) for tensor in self._task.outputs}
+        with self._on_gpu("inputs"):  # allocating may wait for the GPU, and a race must not wait for that
             results = self._kept.enter_context(self._tools.memory.slot(sizes))
+        with self.watch.stage("evidence"):
             observe = called.time_us <= OBSERVED_US
             profiled = self._tools.profile(self._request, self._first, results, observe)
         if isinstance(profiled, Failure):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ptxgym.device.cuda.baselines import POISON, Baselines, version_of
+from ptxgym.device.cuda.baselines import MOST_WAITED, POISON, Baselines, version_of
 from ptxgym.device.cuda.clock import RaceClock
 from ptxgym.device.cuda.lock import DeviceLock
 from ptxgym.device.cuda.tools import Timed
@@ -30,6 +30,8 @@ class ArrayBoard:
     def __init__(self) -> None:
         self.allocated: list[Any] = []
         self.ahead: list[bool] = []
+        self.waits = False
+        """Whether calls wait for the GPU."""
 
     def copied(self, data: Any) -> Any:
         return np.array(data, copy=True)
@@ -47,9 +49,10 @@ class ArrayBoard:
     def fill(self, target: Any, value: int) -> None:
         target[:] = value
 
-    def timed_us(self, call: Callable[[], Any], ahead: bool) -> float:
+    def timed_us(self, call: Callable[[], Any], ahead: bool) -> float | None:
         self.ahead.append(ahead)
-        return float(call() or 1.0)
+        time_us = float(call() or 1.0)
+        return None if ahead and self.waits else time_us
 
     def versions(self) -> Mapping[str, str]:
         return {"torch": "2.0", "quick": "7.1"}
@@ -246,8 +249,17 @@ def test_only_calls_of_a_race_are_enqueued_ahead() -> None:
     lines = Baselines(FakeTask({"quick": write_first_row("quick")}), AXES, draws(), right, board, 3)  # type: ignore[arg-type]
     assert board.ahead and not any(board.ahead)
     board.ahead.clear()
-    lines.calls["quick"](1)
+    assert lines.calls["quick"](1) == COST_US["quick"]
     assert board.ahead == [True]
+
+
+def test_a_call_that_waits_for_the_gpu_is_made_again_and_soon_not_enqueued_ahead() -> None:
+    board = ArrayBoard()
+    lines = Baselines(FakeTask({"quick": write_first_row("quick")}), AXES, draws(), right, board, 3)  # type: ignore[arg-type]
+    board.waits = True
+    board.ahead.clear()
+    assert [lines.calls["quick"](1) for _ in range(5)] == [COST_US["quick"]] * 5
+    assert board.ahead == [True, False] * MOST_WAITED + [False] * (5 - MOST_WAITED)
 
 
 def test_clock_times_against_the_best_and_prepares_once(lock: DeviceLock) -> None:
