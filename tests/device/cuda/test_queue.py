@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ptxgym.device.cuda import lock as locks
 from ptxgym.device.cuda.lock import DeviceLock
 from ptxgym.device.cuda.queue import MAX_BATCH, Field, Timed, TimingQueue
 from ptxgym.device.cuda.timing import Protocol, TimedCall
@@ -143,11 +144,13 @@ def test_closing_answers_who_waits(lock: DeviceLock) -> None:
     queue = TimingQueue(lock, timeout_s=10)
     with lock.shared():
         first = queue.submit(place("a"), lambda draw: 10.0)
-        time.sleep(0.02)  # the queue waits for the lock with it
+        while not locks._holders(lock._short.turnstile):  # until the queue waits for the lock with it
+            time.sleep(0.001)
         second = queue.submit(place("b"), lambda draw: 10.0)
         closing = threading.Thread(target=queue.close)
         closing.start()
-        time.sleep(0.02)
+        while not queue._closed:
+            time.sleep(0.001)
     closing.join()
     assert timed(first.result(timeout=1)).batch == 1
     with pytest.raises(InfrastructureError, match="closed"):
