@@ -215,22 +215,27 @@ void ShadowState::report_tcgen05_pipeline(Warp& warp, const Touch& earlier, cons
   describe_pair(*f, now, "touches the column", earlier, "touched it before");
 }
 
-// In a deadlock: commits that went to the barrier at the same offset of other CTAs, and not to the awaited one.
+// In a deadlock: commits that went to the barrier at the same offset of other CTAs, and not to the awaited one. Certain
+// for a pair, whose CTAs hear of the same operations; where a mask names CTAs, it may mean to leave this one out.
 void ShadowState::report_commits_of_twins(Warp& warp, int inst, const Mbar& awaited) {
   const Kernel& kernel = cta_.program.kernel;
   for (const Cta* cta : cta_.cluster->ctas) {
     for (const Mbar& twin : cta->mbars) {
       if (cta == &cta_ || !twin.valid || twin.address != awaited.address || twin.phases <= awaited.phases) continue;
-      if (twin.last_arrive_inst < 0 || kernel.inst[twin.last_arrive_inst].op != OP_TCGEN05_COMMIT) continue;
-      FindingRecord* f = cta_.findings.add(cta_, &warp, -1, "tcgen05.commit_unseen", Severity::Warning,
-                                           twin.last_arrive_inst, inst);
+      if (twin.last_arrive_inst < 0) continue;
+      const Inst& commit = kernel.inst[twin.last_arrive_inst];
+      const bool pair = commit.flags & F_PAIR && cta->rank == (cta_.rank ^ 1);
+      if (commit.op != OP_TCGEN05_COMMIT || (!pair && commit.b < 0)) continue;
+      FindingRecord* f =
+          cta_.findings.add(cta_, &warp, -1, "tcgen05.commit_unseen", pair ? Severity::Error : Severity::Warning,
+                            twin.last_arrive_inst, inst);
       if (!f) continue;
       f->say("the tcgen05.commit arrived at the mbarrier at shared 0x%x of CTA %u, while warp %d of CTA %u waits for the "
              "one at the same offset in its own CTA, at which nothing has arrived",
              twin.address, cta->rank, warp.id, cta_.rank);
       f->mend("tcgen05.commit with .multicast::cluster and a mask that holds bit %u.", cta_.rank);
-      describe_pair(*f, by_tcgen05(warp.label, twin.last_arrive_inst, 0), "arrived in the other CTA",
-                    by_warp(warp.label, inst), "waits in its own");
+      f->party(0, "tcgen05.commit", "arrived in CTA %u", cta->rank);
+      f->party(1, who(by_warp(warp.label, inst)).c_str(), "waits in its own CTA");
     }
   }
 }

@@ -278,6 +278,10 @@ def test_commit_that_the_other_cta_waits_for_in_vain() -> None:
     done = run(freed(one(operands(allocated()), 0, f"{ISSUE}\n{COMMIT_OWN}").wait()), DATA, ctas=2)
     assert done.launch.outcome.name == "HANG"
     assert "of CTA 0, while warp 0 of CTA 1 waits" in done.message("tcgen05.commit_unseen")
+    assert "tcgen05.commit_unseen" in done.codes(2)
+    alone = one(operands(allocated()), 0, f"{ISSUE}\n{COMMIT_OWN}")
+    in_cta(alone, 0, WAIT_OWN.format(0))
+    assert not run(freed(alone), DATA, ctas=2).codes()
 
 
 def test_commits_beyond_the_count_of_a_barrier() -> None:
