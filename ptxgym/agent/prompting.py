@@ -22,6 +22,8 @@ Context = Literal["full", "last", "folded"]
 its feedback; `folded`, everything in one user message."""
 
 TEMPLATES = ("system", "opening", "turn", "folded")
+WITHOUT_KERNEL = frozenset({"submission.no_code", "submission.truncated_response"})
+"""Codes of answers in which no kernel file was found."""
 _NO_ANSWER = "(no answer)"
 """Stands for an empty answer in a conversation, where many endpoints accept no empty message."""
 
@@ -101,7 +103,7 @@ class Prompting:
     def _opening(self, opening: Opening) -> str:
         if not self.templates:
             return "\n".join(filter(None, (opening.prompt, opening.start)))
-        return self._render("opening", prompt=opening.prompt, start=opening.start, turns=opening.turns)
+        return self._render("opening", turns=opening.turns, **_begun(opening))
 
     def _turn(self, opening: Opening, history: Sequence[Exchange]) -> str:
         """What is said after the last turn of `history`."""
@@ -115,8 +117,7 @@ class Prompting:
             return "\n".join((self._opening(opening), *(part for each in history for part in _plain(each))))
         return self._render(
             "folded",
-            prompt=opening.prompt,
-            start=opening.start,
+            **_begun(opening),
             history=[_shown(exchange) for exchange in history],
             **_standing(opening, history),
         )
@@ -126,11 +127,12 @@ class Prompting:
         environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
         environment.filters["fenced"] = fenced
         try:
-            return environment.from_string(self.templates[name]).render(variables).strip() + "\n"
+            text: str = environment.from_string(self.templates[name]).render(variables)
         except jinja2.TemplateError as error:
             line = f" line {error.lineno}" if isinstance(error, jinja2.TemplateSyntaxError) else ""
             known = ", ".join(sorted(variables))
             raise ContentError(f"template {name}.j2{line}: {error.message}; its variables are {known}") from error
+        return text.strip() + "\n"
 
 
 def fenced(source: str) -> str:
@@ -138,6 +140,11 @@ def fenced(source: str) -> str:
     longest = max(map(len, re.findall(r"`+", source)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}cuda\n{source.rstrip()}\n{fence}"
+
+
+def _begun(opening: Opening) -> dict[str, str]:
+    """The texts that an episode starts with, as templates show them."""
+    return {"prompt": opening.prompt.strip("\n"), "start": opening.start.strip("\n")}
 
 
 def _standing(opening: Opening, history: Sequence[Exchange]) -> dict[str, Any]:
@@ -157,8 +164,8 @@ def _shown(exchange: Exchange) -> dict[str, Any]:
     return {
         "number": turn.number,
         "answer": exchange.answer,
-        "source": turn.source,
-        "feedback": turn.feedback,
+        "kernel": "" if turn.verdict.code in WITHOUT_KERNEL else turn.source,
+        "feedback": turn.feedback.strip("\n"),
         "score": turn.score,
         "notes": turn.notes,
     }

@@ -30,7 +30,7 @@ class Reply:
     """The provider's word, or `context_length` where the conversation no longer fits the model."""
     model: str = ""
     """As the provider names what answered."""
-    usage: Usage = Usage()
+    usage: Usage = field(default_factory=Usage)
     """Sums over all attempts of which the provider told it."""
     tokens: TokenTrace | None = None
     attempts: int = 1

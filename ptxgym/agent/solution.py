@@ -27,10 +27,7 @@ class SolutionAgent:
         Raises:
             UsageError: if the task has none for the architecture (variants have no oracle), or this is no checkout.
         """
-        if self.config.which == "oracle":
-            chosen = oracle(turn.task, turn.arch)
-        else:
-            chosen = expected(turn.task, turn.arch)[0]
+        chosen = oracle(turn.task, turn.arch) if self.config.which == "oracle" else expected(turn.task, turn.arch)[0]
         return Reply(fenced(turn.task.source(chosen)) + "\n", model=self.name, usage=Usage(cost_usd=0.0))
 
     def describe(self) -> dict[str, Any]:

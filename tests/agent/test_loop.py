@@ -46,7 +46,7 @@ class Scripted:
     """Says what its script says; an exception in it is raised."""
 
     script: Sequence[str | Reply | Exception]
-    prompting: Prompting = Prompting()
+    prompting: Prompting = field(default_factory=Prompting)
     name: str = "scripted"
     seen: list[tuple[tuple[Message, ...], TurnContext]] = field(default_factory=list)
 
