@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -81,8 +80,8 @@ def device_name() -> str:
     return subprocess.run(query, check=True, capture_output=True, text=True).stdout.splitlines()[0]
 
 
-def known(file: Path, cases: list[Case], device: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return statuses and outputs of the file that still hold."""
+def known(file: Path, cases: list[Case], device: str) -> tuple[dict[str, int], dict[str, np.ndarray | str]]:
+    """Return statuses and outputs, or their digests, of the file that still hold."""
     if not file.exists():
         return {}, {}
     golden = np.load(file)
@@ -91,7 +90,26 @@ def known(file: Path, cases: list[Case], device: str) -> tuple[dict[str, Any], d
         raise SystemExit(f"{file} was measured on {about['device']}, this is {device}: pass --all, or another --out")
     same = {case.name for case in cases if about["inputs"].get(case.name) == case.digest}
     statuses = {name: status for name, status in about["status"].items() if name in same}
-    return statuses, {name: golden[name] for name in same if name in golden.files}
+    digests = {name: digest for name, digest in about["digests"].items() if name in same}
+    return statuses, digests | {name: golden[name] for name in same if name in golden.files}
+
+
+def keep(
+    file: Path, device: str, cases: list[Case], statuses: dict[str, int], outputs: dict[str, np.ndarray | str]
+) -> None:
+    """Write the golden file. Digests stand together in `about`: as an array, each would take 240 bytes."""
+    about = {
+        "device": device,
+        "status": statuses,
+        "inputs": {case.name: case.digest for case in cases},
+        "digests": {name: output for name, output in outputs.items() if isinstance(output, str)},
+    }
+    arrays = {name: output for name, output in outputs.items() if not isinstance(output, str)}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    fresh = file.with_name(f"{file.name}.new")
+    with fresh.open("wb") as stream:
+        np.savez_compressed(stream, about=np.array(json.dumps(about)), **arrays)
+    fresh.replace(file)
 
 
 def table(cases: list[Case], statuses: dict[str, int], measured: set[str]) -> list[str]:
@@ -111,7 +129,7 @@ def main() -> int:
     parser.add_argument("--nvcc", default="nvcc")
     options = parser.parse_args()
     cases, device = all_cases(), device_name()
-    statuses, arrays = ({}, {}) if options.all else known(options.out, cases, device)
+    statuses, outputs = ({}, {}) if options.all else known(options.out, cases, device)
     todo = [case for case in cases if case.name not in statuses]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -119,14 +137,8 @@ def main() -> int:
     for case in todo:
         statuses[case.name], output = results[case.name]
         if statuses[case.name] == 0:
-            arrays[case.name] = np.frombuffer(case.condensed(output), np.uint8)
-    inputs = {case.name: case.digest for case in cases}
-    about = json.dumps({"device": device, "status": statuses, "inputs": inputs})
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    fresh = options.out.with_name(f"{options.out.name}.new")
-    with fresh.open("wb") as file:
-        np.savez_compressed(file, about=np.array(about), **arrays)
-    fresh.replace(options.out)
+            outputs[case.name] = case.condensed(np.frombuffer(output, np.uint8))
+    keep(options.out, device, cases, statuses, outputs)
     lines = table(cases, statuses, {case.name for case in todo})
     lines.append(f"{len(todo)} of {len(cases)} cases measured on {device} → {options.out}")
     sys.stdout.write("\n".join(lines) + "\n")

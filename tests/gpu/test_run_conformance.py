@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from pathlib import Path
@@ -58,6 +59,7 @@ def test_only_what_is_new_or_changed_is_measured_again(tmp_path: Path) -> None:
         "device": "NVIDIA H200, 580.1",
         "status": {"load/kept": 0, "load/changed": 0, "load/gone": 0},
         "inputs": {"load/kept": kept.digest, "load/changed": "another", "load/gone": "gone"},
+        "digests": {},
     }
     arrays = {name: np.full(8, 7, np.uint8) for name in about["status"]}
     np.savez(file, about=np.array(json.dumps(about)), **arrays)
@@ -67,12 +69,26 @@ def test_only_what_is_new_or_changed_is_measured_again(tmp_path: Path) -> None:
         run_conformance.known(file, [kept], "NVIDIA H100 80GB HBM3, 590.2")
 
 
+def test_the_file_gives_back_outputs_and_digests(tmp_path: Path) -> None:
+    file, cases = tmp_path / "new" / "golden.npz", [case("load/a"), case("load/b", out_bytes=KEEP_BYTES + 1)]
+    outputs = {c.name: c.condensed(np.full(c.out_bytes, 7, np.uint8)) for c in cases}
+    run_conformance.keep(file, "NVIDIA H200, 580.1", cases, {c.name: 0 for c in cases}, outputs)
+    assert np.load(file).files == ["about", "load/a"]
+    statuses, found = run_conformance.known(file, cases, "NVIDIA H200, 580.1")
+    assert statuses == {"load/a": 0, "load/b": 0}
+    np.testing.assert_array_equal(found["load/a"], np.full(8, 7, np.uint8))
+    assert found["load/b"] == hashlib.sha256(b"\7" * (KEEP_BYTES + 1)).hexdigest()
+    assert list(run_conformance.known(file, cases[1:], "NVIDIA H200, 580.1")[1]) == ["load/b"]
+
+
 def test_long_outputs_are_kept_as_a_digest_and_nans_are_all_one() -> None:
-    assert len(case("load/x").condensed(bytes(KEEP_BYTES))) == KEEP_BYTES
-    assert len(case("load/x").condensed(bytes(KEEP_BYTES + 1))) == 32
+    assert len(case("load/x").condensed(np.zeros(KEEP_BYTES, np.uint8))) == KEEP_BYTES
+    assert isinstance(case("load/x").condensed(np.zeros(KEEP_BYTES + 1, np.uint8)), str)
     floats = Case("lanes/x", "k", 32, b"", 8, nan_type="f32")
     quiet, other = (np.array([1.0, nan], np.float32) for nan in (np.nan, -np.nan))
     other.view(np.uint32)[1] |= 0x1234
     assert quiet.tobytes() != other.tobytes()
-    assert floats.condensed(quiet.tobytes()) == floats.condensed(other.tobytes())
-    assert floats.condensed(quiet.tobytes()) != floats.condensed(np.array([2.0, np.nan], np.float32).tobytes())
+    assert floats.condensed(quiet.view(np.uint8)) == floats.condensed(other.view(np.uint8))
+    assert floats.condensed(quiet.view(np.uint8)) != floats.condensed(
+        np.array([2.0, np.nan], np.float32).view(np.uint8)
+    )

@@ -111,7 +111,8 @@ bool resolve(Cta& cta, Cta& owner, Warp& w, const Inst& inst, uint32_t mask, Spa
     }
     default: {
       Buffer* buffer = cta.find_buffer(a.low, span);
-      const auto usable = [&](const Buffer* b) { return b && (kind == Kind::Load || !b->read_only); };
+      // const memory takes loads only, and ld.const reads nothing else
+      const auto usable = [&](const Buffer* b) { return b && (b->read_only ? kind == Kind::Load : space != S_CONST); };
       if (misaligned || !usable(buffer)) {
         bool all = !misaligned;  // the lanes may lie in several buffers
         for_lanes(mask, [&](int l) { all = all && usable(cta.find_buffer(a.of(l), each)); });

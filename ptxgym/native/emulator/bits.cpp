@@ -115,12 +115,18 @@ Step funnel_shift(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
   return Step::Next;
 }
 
+// Start or length of a bit field. The PTX ISA restricts them to 0…255 and takes their lowest byte; an H200 does so in
+// the 32-bit forms only: those of 64 bits are shifts by the whole operand, so that all from 64 on are the same.
+template <class V>
+inline uint32_t field_number(uint32_t operand) {
+  return BITS<V> == 64 ? std::min(operand, 255u) : operand & 255;
+}
 template <class V>
 Step extract_field(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
   const auto* a = w.reg<RegOf<V>>(inst.a);
   const auto *b = w.reg<uint32_t>(inst.b), *c = w.reg<uint32_t>(inst.c);
   write_lanes(w.reg<RegOf<V>>(inst.d), mask, [=](int l) {
-    const uint32_t pos = b[l] & 255, len = c[l] & 255, msb = BITS<V> - 1;
+    const uint32_t pos = field_number<V>(b[l]), len = field_number<V>(c[l]), msb = BITS<V> - 1;
     const Unsigned<V> value = static_cast<Unsigned<V>>(a[l]);
     if (len == 0) return to_reg<V>(V{0});
     const bool sign = IS_SIGNED<V> && (value >> std::min(pos + len - 1, msb) & 1);
@@ -136,7 +142,7 @@ Step insert_field(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
   const auto *a = w.reg<RegOf<V>>(inst.a), *b = w.reg<RegOf<V>>(inst.b);
   const auto *c = w.reg<uint32_t>(inst.c), *e = w.reg<uint32_t>(inst.e);
   write_lanes(w.reg<RegOf<V>>(inst.d), mask, [=](int l) {
-    const uint32_t pos = c[l] & 255, len = e[l] & 255, msb = BITS<V> - 1;
+    const uint32_t pos = field_number<V>(c[l]), len = field_number<V>(e[l]), msb = BITS<V> - 1;
     if (pos > msb || len == 0) return b[l];
     const V ones = len > msb ? ~V{0} : static_cast<V>((V{1} << len) - 1);
     const V field = static_cast<V>(ones << pos);

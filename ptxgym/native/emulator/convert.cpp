@@ -36,7 +36,6 @@ uint64_t extended(uint64_t bits, uint8_t type) {
 }
 
 Rounding rounding_of(uint32_t flags) {
-  if (flags & F_RNA) return Rounding::Away;
   switch (flags & F_RND_MASK) {
     case F_RZ:
     case F_RZI: return Rounding::Zero;
@@ -214,6 +213,21 @@ Step f32_to_half_pair(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
   return Step::Next;
 }
 
+// To tf32, ties away from zero, as an H200 does it: half a unit is added to what is finite, then the 13 low bits go,
+// those of a NaN too. What is infinite then, or not a number, satfinite lowers by one tf32 unit. So a signalling NaN
+// with a small payload (0x7f800001) becomes an infinity or the largest number; a quiet one stays a NaN.
+template <bool SATURATE>
+Step f32_to_tf32_away(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
+  constexpr uint32_t infinity = 0x7f800000u, unit = 0x2000u;
+  const auto* a = w.reg<uint32_t>(inst.a);
+  write_lanes(w.reg<uint32_t>(inst.d), mask, [=](int l) {
+    const bool finite = (a[l] & infinity) != infinity;
+    const uint32_t rounded = (a[l] + (finite ? unit / 2 : 0)) & ~(unit - 1);
+    return SATURATE && (rounded & infinity) == infinity ? rounded - unit : rounded;
+  });
+  return Step::Next;
+}
+
 // ---- packed results
 
 // One element of a packed type from a double, and back.
@@ -259,7 +273,7 @@ Step convert_packed(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
 }
 
 Handler bind_fast(const Inst& inst) {
-  if (inst.imm || (inst.flags & (F_SAT | F_FTZ | F_RELU | F_RNA))) return nullptr;
+  if (inst.imm || (inst.flags & (F_SAT | F_FTZ | F_RELU))) return nullptr;
   const uint32_t rounding = inst.flags & F_RND_MASK;
   if (is_integer(inst.stype)) {
     switch (inst.type) {
@@ -297,6 +311,7 @@ Handler bind_convert(const Inst& inst) {
   if (inst.op != OP_CVT) return nullptr;
   if (is_packed(inst.type) && is_packed(inst.stype)) return convert_packed;
   if (!known(inst.type) || !known(inst.stype)) return nullptr;
+  if (inst.flags & F_RNA) return inst.flags & F_SAT ? f32_to_tf32_away<true> : f32_to_tf32_away<false>;
   if (Handler fast = bind_fast(inst)) return fast;
   return convert_any;
 }

@@ -186,7 +186,8 @@ Step set_predicate(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
 }
 Step set_value(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
   const uint32_t low = combine(w, inst, compare_operands(w, inst, inst.stype, false));
-  uint32_t truth = FULL_MASK;
+  const bool packed = is_packed(inst.stype);
+  uint32_t truth = packed ? 0xffff : FULL_MASK;  // an integer result holds one half per half of the sources
   switch (inst.type) {
     case T_F32: truth = 0x3f800000u; break;
     case T_F16:
@@ -197,7 +198,6 @@ Step set_value(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
     case T_S16: truth = 0xffff; break;
     default: break;
   }
-  const bool packed = is_packed(inst.type);
   const uint32_t high = packed ? combine(w, inst, compare_operands(w, inst, inst.stype, true)) : 0;
   write_lanes(w.reg<uint32_t>(inst.d), mask,
               [=](int l) { return ((low >> l & 1) ? truth : 0u) | (packed && (high >> l & 1) ? truth << 16 : 0u); });

@@ -28,7 +28,7 @@ using E4M3Format = Format<3, 4, true>;
 using E5M2Format = Format<2, 5, false>;
 using Tf32Format = Format<10, 8, false>;
 
-enum class Rounding : uint8_t { Nearest, Zero, Down, Up, Away };  // Away: to nearest, ties away from zero
+enum class Rounding : uint8_t { Nearest, Zero, Down, Up };
 
 // Value -> bits of F, rounded once. Scales the magnitude so that one unit is the format's last place, then rounds to an
 // integer.
@@ -50,7 +50,6 @@ inline uint32_t encode(double value, Rounding rounding, bool saturate_finite) {
     const double rest = scaled - whole;
     switch (rounding) {
       case Rounding::Nearest: whole += rest > 0.5 || (rest == 0.5 && std::fmod(whole, 2.0) != 0.0); break;
-      case Rounding::Away: whole += rest >= 0.5; break;
       case Rounding::Zero: break;
       case Rounding::Down: whole += rest > 0 && sign; break;
       case Rounding::Up: whole += rest > 0 && !sign; break;

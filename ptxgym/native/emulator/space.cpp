@@ -122,6 +122,11 @@ Step Cta::fault_address(Warp& w, const Inst& inst, int lane, Space space, uint64
         return fault(w, inst, lane, "memory.misaligned",
                      "%s of %llu bytes at %s is not aligned to %llu bytes (address 0x%llx)", what, number(bytes),
                      where.c_str(), number(align), number(address));
+      if (buffer && space == S_CONST)
+        return fault(w, inst, lane, "memory.out_of_bounds",
+                     "%s of %llu bytes at const memory out of bounds: %s is global memory; read it with ld.global, or "
+                     "declare it __constant__ (.const)",
+                     what, number(bytes), where.c_str());
       if (buffer)
         return fault(w, inst, lane, "memory.read_only", "%s of %llu bytes at %s: const memory cannot be written", what,
                      number(bytes), where.c_str());

@@ -196,6 +196,30 @@ def test_tf32_rounds_ties_away() -> None:
     f32 = FORMATS["f32"]
 
     def reference(bits: int) -> int:
-        return TF32.encode(f32.value(bits), "rna", f32.negative(bits)) << 13  # the 13 low bits are zero in a NaN too
+        value = f32.value(bits)
+        return bits & ~0x1FFF if value != value else TF32.encode(value, "rna", f32.negative(bits)) << 13
 
-    compare("cvt.rna.tf32.f32 %d, %a;", "b32", "f32", reference, (0x3F801000, 0x3F803000, 0x3F800FFF))
+    def saturated(bits: int) -> int:
+        rounded = reference(bits)
+        return rounded - 0x2000 if rounded & 0x7F800000 == 0x7F800000 else rounded
+
+    extra = (0x3F801000, 0x3F803000, 0x3F800FFF, 0x7F7FEFFF, 0x7F7FF000)
+    compare("cvt.rna.tf32.f32 %d, %a;", "b32", "f32", reference, extra)
+    compare("cvt.rna.satfinite.tf32.f32 %d, %a;", "b32", "f32", saturated, extra)
+
+
+def test_what_tf32_makes_of_a_nan() -> None:
+    """Measured on an H200: the low bits go, and satfinite takes one unit off; some NaNs do not stay one."""
+    measured = [  # operand, result, result with satfinite
+        (0x7F800001, 0x7F800000, 0x7F7FE000),
+        (0x7FC00000, 0x7FC00000, 0x7FBFE000),
+        (0x7FFFFFFF, 0x7FFFE000, 0x7FFFC000),
+        (0xFFD1EB6C, 0xFFD1E000, 0xFFD1C000),
+        (0xFFFFFFFF, 0xFFFFE000, 0xFFFFC000),
+        (0x7F800000, 0x7F800000, 0x7F7FE000),
+        (0xFF800000, 0xFF800000, 0xFF7FE000),
+        (0x7F7FFFFF, 0x7F800000, 0x7F7FE000),
+    ]
+    operand, plain, saturated = (np.array(column * 4, "<u4") for column in zip(*measured, strict=True))
+    np.testing.assert_array_equal(apply("cvt.rna.tf32.f32 %d, %a;", "b32", ["f32"], operand), plain)
+    np.testing.assert_array_equal(apply("cvt.rna.satfinite.tf32.f32 %d, %a;", "b32", ["f32"], operand), saturated)

@@ -197,6 +197,22 @@ def test_set_gives_ones_or_one() -> None:
     assert apply("set.lt.f32.f32 %d, %a, %b;", "f32", ["f32", "f32"], a, b).view("<f4").tolist()[:2] == [1.0, 0.0]
 
 
+def test_set_of_a_pair_gives_an_integer_half_for_each() -> None:
+    measured = [  # a, b, a == b as f16x2 on an H200
+        (0x003F00FF, 0x010000FF, 0x0000FFFF),
+        (0x00100400, 0x001000FF, 0xFFFF0000),
+        (0x00000000, 0x80007800, 0xFFFF0000),
+        (0xBC007FFF, 0xFF807E00, 0x00000000),
+    ]
+    a, b, want = (np.array(column * 8, "<u4") for column in zip(*measured, strict=True))
+    np.testing.assert_array_equal(apply("set.eq.u32.f16x2 %d, %a, %b;", "u32", ["f16x2", "f16x2"], a, b), want)
+    both = np.full(32, 0x3F803F80, "<u4")
+    for kind in ("f16x2", "bf16x2"):
+        assert apply(f"set.ge.s32.{kind} %d, %a, %b;", "s32", [kind, kind], both, both)[0] == 0xFFFFFFFF
+    halves = np.full(32, 0x3C00, "<u2")
+    assert apply("set.eq.u32.f16 %d, %a, %b;", "u32", ["f16", "f16"], halves, halves)[0] == 0xFFFFFFFF
+
+
 APPROXIMATIONS = {
     "ex2.approx.f32": (np.exp2, -140, 140),
     "lg2.approx.f32": (np.log2, 1e-30, 1e30),

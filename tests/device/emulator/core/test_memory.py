@@ -137,6 +137,18 @@ def test_const_memory_is_read_only() -> None:
     assert run(kernel(body, declarations), {"out": np.zeros(32, "<u4")}).fatal == "memory.read_only"
 
 
+def test_const_loads_reach_const_memory_alone() -> None:
+    declarations = ".const .align 4 .b32 table[4] = {5, 6, 7, 8};"
+    body = f"mov.u64 %rd10, table; ld.const.u32 %r20, [%rd10+8]; {STORE}"
+    assert set(run(kernel(body, declarations), {"out": np.zeros(32, "<u4")}).words().tolist()) == {7}
+    done = run(kernel(f"ld.const.u32 %r20, [%rd0+8]; {STORE}", declarations), {"out": np.zeros(32, "<u4")})
+    assert done.fatal == "memory.out_of_bounds"
+    assert "byte 8 of out (128 bytes) is global memory" in done.message("memory.out_of_bounds")
+    assert "declare it __constant__" in done.message("memory.out_of_bounds")
+    apart = f"setp.lt.u32 %p1, %r0, 31; mov.u64 %rd10, table; selp.b64 %rd10, %rd10, %rd0, %p1; ld.const.u32 %r20, [%rd10]; {STORE}"
+    assert run(kernel(apart, declarations), {"out": np.zeros(32, "<u4")}).fatal == "memory.out_of_bounds"
+
+
 def test_module_variables_hold_their_initial_values_and_addresses() -> None:
     declarations = ".global .align 4 .b32 a[2] = {11, 22}; .global .align 8 .u64 p = a+4;"
     body = f"ld.global.u64 %rd10, [p]; ld.global.u32 %r20, [%rd10]; {STORE}"
