@@ -23,9 +23,9 @@ struct Operand;
 
 enum class Async : uint8_t { TmaLoad, TmaStore, BulkLoad, BulkStore, CpAsync, Wgmma, StAsync, Reduce, Tcgen05 };
 
-// How tcgen05 touches tensor memory: ld, st, operand A, accumulator (written, and read where it accumulates), cp and
+// How tcgen05 touches tensor memory: ld, st, operand A, accumulator that is read and written, or written only, cp and
 // shift, dealloc.
-enum class TmemUse : uint8_t { Load, Store, Read, Accumulate, Write, Dealloc };
+enum class TmemUse : uint8_t { Load, Store, Read, Accumulate, Overwrite, Write, Dealloc };
 
 struct Shadow {
   virtual ~Shadow() = default;

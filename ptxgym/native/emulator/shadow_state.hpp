@@ -258,6 +258,7 @@ class ShadowState final : public Shadow {
   std::string barrier_name(const Mbar&) const;
   void report_bytes(const Mbar&, const BarrierState&, const char* when);
   void check_layout(Warp&, int inst, const Operand&, const char* name, const Touch& reads);
+  void note_lost_sums(Warp&, const Touch& now, int column, int columns, uint32_t lanes);
   bool tmem_ordered(Warp&, const Touch& earlier, uint32_t earlier_shape, const Touch& now, uint32_t shape, int column,
                     uint32_t lane);
   void note_missing_fence_before(Warp&, const Touch& earlier, const Touch& now);

@@ -77,6 +77,7 @@ void ShadowState::tmem_access(Warp& warp, int inst, TmemUse use, int lane, int c
     now.time = q.issued;
   }
   bool sound = true;
+  if (use == TmemUse::Overwrite) note_lost_sums(warp, now, column, columns, lanes);
   for (uint32_t group = 0; group < LANE_GROUPS; ++group) {
     if (!(lanes >> group & 1)) continue;
     for (int at = column; at < column + columns; ++at) {
@@ -100,6 +101,26 @@ void ShadowState::tmem_access(Warp& warp, int inst, TmemUse use, int lane, int c
       cell.write = now;
       cell.shape = shape;
     }
+  }
+}
+
+// Sums that nothing has read, overwritten: the first product of a tile must not accumulate, and all others must.
+void ShadowState::note_lost_sums(Warp& warp, const Touch& now, int column, int columns, uint32_t lanes) {
+  const Kernel& kernel = cta_.program.kernel;
+  for (uint32_t group = 0; group < LANE_GROUPS; ++group) {
+    if (!(lanes >> group & 1)) continue;
+    const TmemCell& cell = tmem_[group * COLUMNS + static_cast<uint32_t>(column)];
+    const bool sums = cell.write.inst >= 0 && kernel.inst[cell.write.inst].op == OP_TCGEN05_MMA;
+    if (!sums || !cell.reads.empty() || cell.write.time == now.time) continue;
+    FindingRecord* f = cta_.findings.add(cta_, &warp, static_cast<int>(now.lane), "tmem.sums_lost", Severity::Note,
+                                         now.inst, cell.write.inst);
+    if (!f) return;
+    f->say("a tcgen05.mma that does not accumulate overwrites columns %d to %d of tensor memory, whose sums by the "
+           "tcgen05.mma of line {@%d} nothing has read",
+           column, column + columns - 1, cell.write.inst);
+    f->mend("enable-input-d is false for the first product of a tile only; check the columns of the accumulators.");
+    describe_pair(*f, now, "overwrites the sums", cell.write, "made them");
+    return;
   }
 }
 

@@ -201,7 +201,8 @@ void note(Cta& cta, Warp& warp, int at, int lane, const Mma& op) {
         shadow.async_read(warp, at, Async::Tcgen05, range.address, range.bytes, nullptr);
     }
     if (op.a_in_tmem) shadow.tmem_access(warp, at, TmemUse::Read, lane, op.a_cells.column, A_COLUMNS, lanes);
-    shadow.tmem_access(warp, at, TmemUse::Accumulate, lane, op.d.column, op.width(), lanes, shape);
+    const TmemUse sums = op.accumulate ? TmemUse::Accumulate : TmemUse::Overwrite;
+    shadow.tmem_access(warp, at, sums, lane, op.d.column, op.width(), lanes, shape);
   }
 }
 

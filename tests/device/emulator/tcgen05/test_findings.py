@@ -103,6 +103,13 @@ PAIRS: list[tuple[str, str, int, Callable[[], Body], Callable[[], Body]]] = [
         lambda: freed(operands().thread(0, f"{ISSUE}\n{COMMIT}").wait().add(AFTER)),
     ),
     (
+        "lost sums",
+        "tmem.sums_lost",
+        0,
+        lambda: freed(operands().thread(0, f"{ISSUE}\n{ISSUE}\n{COMMIT}").wait().add(AFTER)),
+        lambda: freed(operands().thread(0, f"{ISSUE}\n{mma(instruction(128, 8), True)}\n{COMMIT}").wait().add(AFTER)),
+    ),
+    (
         "uninitialised load",
         "tmem.uninitialised",
         1,
