@@ -25,11 +25,18 @@ _ENTRY: dict[str, str] = {
     "tasks": "*/task.toml",
     "envs": "*.toml",
     "rewards": "*.toml",
-    "knowledge": "*/pack.toml",
+    "knowledge": "*/knowledge.toml",
     "agents": "*/agent.toml",
     "configs": "*.toml",
 }
-_SINGULAR = {"tasks": "task", "envs": "environment", "rewards": "reward", "agents": "agent", "configs": "configuration"}
+_SINGULAR = {
+    "tasks": "task",
+    "envs": "environment",
+    "rewards": "reward",
+    "knowledge": "knowledge pack",
+    "agents": "agent",
+    "configs": "configuration",
+}
 
 
 def builtin_root() -> Path:

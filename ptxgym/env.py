@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import gymnasium as gym
@@ -16,6 +17,7 @@ from ptxgym.envs import load_env
 from ptxgym.episode import Episode, Turn
 from ptxgym.errors import InfrastructureError, UsageError
 from ptxgym.evaluator import Evaluator
+from ptxgym.knowledge import expand, render_knowledge
 from ptxgym.reward import load_reward
 from ptxgym.spaces import Source
 from ptxgym.submission import MAX_SOURCE_BYTES
@@ -25,16 +27,13 @@ from ptxgym.verdict import Verdict
 
 Observation = dict[str, str | NDArray[np.float32]]
 
-PROMPT_BYTES = MAX_SOURCE_BYTES + 65_536
-"""A prompt may show a kernel to start from."""
+PROMPT_BYTES = MAX_SOURCE_BYTES + 196_608
+"""A prompt may show a kernel to start from, and a whole knowledge pack."""
 MAX_TURNS = 1000
 
-RESET_OPTIONS = ("variant", "turns", "reward", "stop", "workload", "init", "skeleton")
+RESET_OPTIONS = ("variant", "turns", "reward", "stop", "workload", "init", "skeleton", "knowledge")
 TEXT_OPTIONS = {"variant": "a name", "workload": "a name", "init": "a kernel's text", "skeleton": "a kernel's text"}
-LATER_OPTIONS = {
-    "outputs": "variants of a task ask for fewer outputs; `ptxgym list --variants` shows them",
-    "knowledge": "there are no knowledge packs yet",
-}
+LATER_OPTIONS = {"outputs": "variants of a task ask for fewer outputs; `ptxgym list --variants` shows them"}
 
 
 class KernelEnv(gym.Env[Observation, str]):
@@ -46,7 +45,7 @@ class KernelEnv(gym.Env[Observation, str]):
     ## Observation space
     | key | space | holds |
     | --- | --- | --- |
-    | `prompt` | `Source` | task, signature, contract, budgets, rules, score |
+    | `prompt` | `Source` | task, signature, contract, budgets, rules, score, knowledge |
     | `feedback` | `Source` | what came of the last submission, cause first |
     | `source` | `Source` | the last submission (cut to the space's bound) |
     | `best_source` | `Source` | the first submission with the best score so far |
@@ -79,6 +78,7 @@ class KernelEnv(gym.Env[Observation, str]):
         reward: str | None = None,
         stop: str | None = None,
         feedback_bytes: int | None = None,
+        knowledge: Sequence[str] | None = None,
         device: str = "auto",
         tier: Tier = "standard",
         evaluator: Evaluator | None = None,
@@ -93,6 +93,7 @@ class KernelEnv(gym.Env[Observation, str]):
             reward: Overrides the reward preset.
             stop: Overrides the stop rule: `never`, `target_ok` or `speedup:<x>`.
             feedback_bytes: Overrides the cap of each feedback.
+            knowledge: Overrides the parts of the architecture's knowledge pack that the prompt holds; `all` expands.
             device: `auto` (a GPU of the task's generation where there is one), `emulator` or `cuda`.
             tier: How a GPU measures: `rl`, `standard` or `publish`; where kernels are emulated, `standard` alone.
             evaluator: Instead of the one that this process shares; it is not closed with the environment.
@@ -102,11 +103,13 @@ class KernelEnv(gym.Env[Observation, str]):
             UnknownNameError: if there is no such environment, task, variant, architecture or reward.
             UsageError: if a value is not acceptable.
         """
-        chosen = {"variant": variant, "turns": turns, "reward": reward, "stop": stop, "feedback_bytes": feedback_bytes}
+        chosen: dict[str, Any] = {"variant": variant, "turns": turns, "reward": reward, "stop": stop}
+        chosen |= {"feedback_bytes": feedback_bytes, "knowledge": None if knowledge is None else expand(knowledge)}
         self.config = load_env(env).override(**{name: value for name, value in chosen.items() if value is not None})
         load_variant(self.config.task, self.config.variant)
         load_arch(self.config.arch)
         load_reward(self.config.reward)
+        render_knowledge(self.config.arch, self.config.knowledge, self.config.task)
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise UsageError(f"render_mode must be None or 'ansi', not {render_mode!r}")
         self.render_mode = render_mode
@@ -146,7 +149,7 @@ class KernelEnv(gym.Env[Observation, str]):
             seed: Of `np_random`; the judged inputs never depend on it.
             options: For this episode only: `variant` (of the task, such as `d64`), `turns`, `reward`, `stop`,
                 `workload`, `init` (a kernel to start from, whose score is already paid), `skeleton` (a kernel of which
-                only marked regions may change).
+                only marked regions may change), `knowledge` (names of parts, such as `["parameters", "templates"]`).
 
         Raises:
             UnknownNameError: if there is no such variant, workload or reward; suggests the nearest.

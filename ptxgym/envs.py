@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
 from ptxgym import content
 from ptxgym.errors import UnknownNameError, UsageError
+from ptxgym.knowledge import expand
 from ptxgym.registration import pinned_id
 from ptxgym.task import BASE
 from ptxgym.variants import load_variant
@@ -71,6 +72,8 @@ class EnvConfig(Value):
     stop: Annotated[str, AfterValidator(_stop)] = "never"
     """`never`, `target_ok` or `speedup:<x>`."""
     feedback_bytes: int = Field(default=12_000, ge=1000, le=100_000)
+    knowledge: Annotated[tuple[str, ...], BeforeValidator(expand)] = ()
+    """Parts of the architecture's knowledge pack that the prompt holds (`ptxgym.knowledge.PARTS`); `all` expands."""
 
     @property
     def pinned(self) -> str:

@@ -84,8 +84,8 @@ class Episode:
             UsageError: if a value is not acceptable.
             InfrastructureError: if the machine fails while judging `init`.
         """
-        chosen = {"variant": variant, "turns": turns, "reward": reward, "stop": stop, "feedback_bytes": feedback_bytes}
-        chosen |= {"knowledge": None if knowledge is None else expand(knowledge)}
+        chosen: dict[str, Any] = {"variant": variant, "turns": turns, "reward": reward, "stop": stop}
+        chosen |= {"feedback_bytes": feedback_bytes, "knowledge": None if knowledge is None else expand(knowledge)}
         config = load_env(env) if isinstance(env, str) else env
         self.config = config.override(**{name: value for name, value in chosen.items() if value is not None})
         self.task = load_variant(self.config.task, self.config.variant)

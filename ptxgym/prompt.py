@@ -14,6 +14,7 @@ from ptxgym.device.cuda.model import Tier
 from ptxgym.envs import EnvConfig
 from ptxgym.judge.correctness import CLOSENESS_STEPS
 from ptxgym.judge.evidence import TARGET_COVERAGE
+from ptxgym.knowledge import render_knowledge
 from ptxgym.plan import device_profile
 from ptxgym.reward import CLOSE_SCORE, CORRECT_SCORE, COVERAGE_SCORES, RAN_SCORE, REDUNDANCY_LIMIT, TARGET_SCORE
 from ptxgym.task import Arch, Task, load_arch
@@ -37,6 +38,8 @@ def render_prompt(
 ) -> str:
     """Render the prompt of an environment: task, interface, contract, required instructions, rules, budgets, score.
 
+    Behind them come the parts of the knowledge pack that the environment names, then the kernels given.
+
     Args:
         config: The environment.
         init: A kernel to start from; it is shown.
@@ -44,8 +47,8 @@ def render_prompt(
         measured: The GPU that runs and times submissions; None where the emulator runs them.
 
     Raises:
-        UnknownNameError: if the environment's task, its variant or its architecture does not exist.
-        ContentError: if the task's file is malformed.
+        UnknownNameError: if the environment's task, variant or architecture or a part of knowledge does not exist.
+        ContentError: if a file of the task or of the knowledge pack is malformed.
     """
     task, arch = load_variant(config.task, config.variant), load_arch(config.arch)
     parts = [
@@ -61,6 +64,7 @@ def render_prompt(
     ]
     if measured is not None:
         parts.insert(-1, _section("Measurement", _measurement(measured)))
+    parts += [section for _, section in render_knowledge(config.arch, config.knowledge, config.task)]
     if skeleton is not None:
         parts.append(_section("Skeleton", (*_SKELETON, *_fenced(skeleton))))
     if init is not None:

@@ -10,7 +10,7 @@ __device__ __forceinline__ uint32_t smem_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// True in one thread of a converged warp; all 32 must call it (PTX ISA 9.7.13.15).
+// True in one thread of a converged warp; all 32 must call it (PTX ISA 9.7.13).
 __device__ __forceinline__ bool elect_one() {
   uint32_t chosen;
   asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(chosen)::"memory");
@@ -18,7 +18,7 @@ __device__ __forceinline__ bool elect_one() {
 }
 
 // One thread, once per barrier. `arrivals` = arrive instructions that complete a phase; bytes of copies come on top
-// (PTX ISA 9.7.13.16).
+// (PTX ISA 9.7.13.15).
 __device__ __forceinline__ void mbarrier_init(uint64_t* barrier, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(smem_address(barrier)), "r"(arrivals) : "memory");
 }
@@ -74,7 +74,7 @@ __device__ __forceinline__ void named_barrier_arrive(uint32_t id, uint32_t threa
 }
 
 // By every thread that wrote shared memory with ordinary stores, before the barrier after which a TMA store or a matrix
-// instruction reads those bytes (proxies: PTX ISA 8.6).
+// instruction reads those bytes.
 __device__ __forceinline__ void async_proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // Give up or claim registers; all four warps of a warpgroup, counts are multiples of 8. The kernel's launch bounds fix

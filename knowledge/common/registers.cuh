@@ -15,7 +15,7 @@ __device__ __forceinline__ float exp2_approx(float x) {
 }
 
 // A warp writes four 8x8 matrices of 16-bit elements to shared memory. Lane l gives the address of row l % 8 of matrix
-// l / 8, 16 bytes; register m holds, of matrix m, row lane / 4, columns 2 * (lane % 4) and the next (PTX ISA 9.7.14.5.16).
+// l / 8, 16 bytes; register m holds, of matrix m, row lane / 4, columns 2 * (lane % 4) and the next (PTX ISA 9.7.14.5).
 __device__ __forceinline__ void stmatrix_x4(uint32_t row_address, uint32_t m0, uint32_t m1, uint32_t m2, uint32_t m3) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row_address), "r"(m0), "r"(m1),
                "r"(m2), "r"(m3) : "memory");

@@ -6,9 +6,9 @@
 // CU_TENSOR_MAP_SWIZZLE_128B); each box[i] <= 256. What a box covers outside of the tensor is read as zero and not
 // written. Pass it to the kernel as `const __grid_constant__ CUtensorMap`.
 template <int kRank>
-CUtensorMap tensor_map(CUtensorMapDataType type, const void* base, const cuuint64_t (&dims)[kRank],
-                       const cuuint64_t (&strides_bytes)[kRank - 1], const cuuint32_t (&box)[kRank],
-                       CUtensorMapSwizzle swizzle) {
+inline CUtensorMap tensor_map(CUtensorMapDataType type, const void* base, const cuuint64_t (&dims)[kRank],
+                              const cuuint64_t (&strides_bytes)[kRank - 1], const cuuint32_t (&box)[kRank],
+                              CUtensorMapSwizzle swizzle) {
   void* encode = nullptr;
   cudaDriverEntryPointQueryResult found;
   cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000, cudaEnableDefault, &found);
@@ -42,7 +42,7 @@ __device__ __forceinline__ void tma_prefetch(const CUtensorMap* map) {
 }
 
 // One thread. Box of `map` whose first element is (x, y) = (column, row) to `target`, aligned to 128 bytes (swizzle of
-// 128 bytes: 1024). Its whole bytes, clipped or not, count at `barrier`, which must expect them (PTX ISA 9.7.9.27.1.2).
+// 128 bytes: 1024). Its whole bytes, clipped or not, count at `barrier`, which must expect them (PTX ISA 9.7.9.25.5.2).
 __device__ __forceinline__ void tma_load_2d(void* target, const CUtensorMap* map, uint64_t* barrier, int x, int y) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::

@@ -68,12 +68,18 @@ def list_(
 def show(
     name: Annotated[str, typer.Argument(metavar="ID", help="An environment, plain or pinned.")],
     variant: VariantOption = None,
+    knowledge: Annotated[
+        str | None,
+        typer.Option(
+            "--knowledge", metavar="PARTS", help="Parts of the knowledge pack, such as parameters,contract; all."
+        ),
+    ] = None,
 ) -> None:
-    """Show the prompt that an agent gets in an environment."""
+    """Show the prompt that an agent gets in an environment; with --knowledge also its tokens by part."""
+    from ptxgym.cli.showing import show_prompt
     from ptxgym.envs import load_env
-    from ptxgym.prompt import render_prompt
 
-    out.print(plain(render_prompt(load_env(name).of_variant(variant))), end="")
+    show_prompt(load_env(name).of_variant(variant), knowledge)
 
 
 @app.command("eval")
