@@ -1,0 +1,108 @@
+"""A sweep from its recipe to its records, in one sitting or in many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from ptxgym.agent import Agent, load_agent
+from ptxgym.bench.journal import RecordedEvaluator
+from ptxgym.bench.recipe import Recipe
+from ptxgym.bench.remeasure import EPOCH, remeasure
+from ptxgym.bench.runner import Watcher, left, play
+from ptxgym.bench.sweep import Planned, differences, front_matter, plan
+from ptxgym.errors import UsageError
+from ptxgym.evaluator import Evaluator
+from ptxgym.judge.conditions import run_secret
+from ptxgym.store.reader import RUN, StoredRun, read_record, read_run
+from ptxgym.store.records import Remeasurement
+from ptxgym.store.writer import RunWriter, stored_secret
+
+
+class Sweep:
+    """A recipe and the folder of its run.
+
+    Example:
+        >>> sweep = Sweep(load_recipe("smoke"), Path("runs/smoke"))           # doctest: +SKIP
+        >>> stored = sweep.play()                                              # doctest: +SKIP
+    """
+
+    def __init__(self, recipe: Recipe, folder: Path, *, resume: bool = False) -> None:
+        """Fix what is played, before the first answer: write the front matter, or compare with the one that is there.
+
+        Args:
+            recipe: What to play.
+            folder: Of the run; made if it is missing.
+            resume: Whether a run that is there goes on.
+
+        Raises:
+            UnknownNameError: if the recipe names something that does not exist.
+            UsageError: if the folder holds a run and `resume` was not asked for, or the run is of another sweep.
+        """
+        self.recipe = recipe
+        self.folder = folder
+        begun = (folder / RUN).exists()
+        if begun and not resume:
+            raise UsageError(f"{folder} holds a run already; go on with --resume, or choose another folder by --out")
+        self.agents: dict[str, Agent] = {
+            agent.label: load_agent(agent.use, **agent.settings) for agent in recipe.agents
+        }
+        self._secret = (stored_secret(folder) if begun else None) or run_secret().decode()
+        with Evaluator(recipe.device, tier=recipe.tier, secret=self._secret) as evaluator:
+            front = front_matter(recipe, self.agents, evaluator, self._secret)
+        if not begun:
+            RunWriter.begin(folder, front, self._secret).close()
+        elif different := differences(read_record(folder), front):
+            raise UsageError(
+                f"the run in {folder} cannot go on, it would mix two sweeps: {'; '.join(different)}; undo that, or "
+                "choose another folder by --out"
+            )
+        self.record = read_record(folder)
+        self.planned: tuple[Planned, ...] = plan(recipe, self.record.canary)
+
+    def left(self) -> tuple[Planned, ...]:
+        """Return the episodes that have not ended yet."""
+        return left(self.planned, read_run(self.folder))
+
+    def play(self, watcher: Watcher | None = None) -> StoredRun:
+        """Play what is left, and return all that is on record.
+
+        Raises:
+            UsageError: if an agent is set up wrongly, or another process plays the run.
+            InfrastructureError: if the records cannot be written; what the machine does to an episode is recorded.
+        """
+        limits = self.recipe.limits
+        with (
+            RunWriter(self.folder) as run,
+            RecordedEvaluator(
+                self.recipe.device,
+                run.stored.turns,
+                tier=self.recipe.tier,
+                secret=self._secret,
+                builds=limits.builds,
+                runs=limits.evaluations,
+            ) as evaluator,
+        ):
+            play(left(self.planned, run.stored), run, evaluator, self.agents, limits, watcher)
+        return read_run(self.folder)
+
+    def remeasure(self, on_progress: Callable[[Remeasurement | None], None] = lambda found: None) -> StoredRun:
+        """Judge the best kernel of each trajectory under new conditions, and return all that is on record.
+
+        Raises:
+            InfrastructureError: if the records cannot be written.
+        """
+        limits = self.recipe.limits
+        with (
+            RunWriter(self.folder) as run,
+            Evaluator(
+                self.recipe.device,
+                tier=self.recipe.tier,
+                secret=self._secret,
+                epoch=EPOCH,
+                builds=limits.builds,
+                runs=limits.evaluations,
+            ) as evaluator,
+        ):
+            remeasure(run, evaluator, limits.evaluations, on_progress)
+        return read_run(self.folder)

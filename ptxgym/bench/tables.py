@@ -1,0 +1,203 @@
+"""The tables that end a sweep, as rows of texts; the command prints them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ptxgym.bench.metrics import (
+    Cell,
+    Rate,
+    Trajectory,
+    best_speedup,
+    cell,
+    contrasts,
+    grouped,
+    horizons,
+    shift,
+)
+from ptxgym.bench.recipe import Recipe
+from ptxgym.bench.statistics import Interval
+from ptxgym.envs import load_env
+
+NONE = "-"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Titles and rows; `notes` say how to read them."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+
+
+def tables(recipe: Recipe, found: Sequence[Trajectory]) -> tuple[Table, ...]:
+    """Return all tables that say something about a sweep: rates, cost, failures, comparisons, transfers."""
+    if not found:
+        return ()
+    every = (rates(recipe, found), totals(recipe, found), failures(found), comparisons(recipe, found))
+    return tuple(table for table in (*every, transfers(recipe, found)) if table.rows)
+
+
+def rates(recipe: Recipe, found: Sequence[Trajectory]) -> Table:
+    """Return a row for each environment, arm and agent."""
+    within, last = horizons(recipe.turns), recipe.turns
+    rows = []
+    for (task,), of_task in sorted(grouped(found, lambda one: (one.task,)).items()):
+        drawn = _equal_count(recipe, of_task)
+        for (arm, agent), group in grouped(of_task, lambda one: (one.arm, one.agent)).items():
+            summary = cell(group, within)
+            rows.append(
+                (
+                    task.removeprefix("ptxgym/"),
+                    arm,
+                    agent,
+                    str(summary.trajectories),
+                    *(_count(summary.correct[turns]) for turns in within),
+                    *(_count(summary.target[turns]) for turns in within),
+                    _span(summary.target[last].interval),
+                    _speed(group, drawn, last),
+                    _count(summary.confirmed),
+                )
+            )
+    columns = (
+        "environment", "arm", "agent", "n", *(f"right ≤{turns}" for turns in within),
+        *(f"target ≤{turns}" for turns in within), f"95 % of ≤{last}", "best speed-up", "holds",
+    )  # fmt: skip
+    return Table("Trajectories that succeed within so many turns", columns, tuple(rows), _reading(recipe, found))
+
+
+def totals(recipe: Recipe, found: Sequence[Trajectory]) -> Table:
+    """Return a row for each GPU generation, arm and agent, over all operators."""
+    within, last = horizons(recipe.turns), recipe.turns
+    rows = []
+    for (arch, arm, agent), group in grouped(found, lambda one: (one.arch, one.arm, one.agent)).items():
+        summary = cell(group, within)
+        rows.append(
+            (
+                arch,
+                arm,
+                agent,
+                _count(summary.correct[last]),
+                _count(summary.target[last]),
+                _share(summary.correct_turns),
+                _share(summary.target_turns),
+                _fast(summary),
+                NONE if summary.tokens_per_solved is None else f"{summary.tokens_per_solved:,.0f}",
+                NONE if summary.cost_per_solved_usd is None else f"{summary.cost_per_solved_usd:.2f}",
+            )
+        )
+    columns = (
+        "arch", "arm", "agent", f"right ≤{last}", f"target ≤{last}", "right turns", "target turns",
+        "faster than ¼, ½, ¾, 1", "tokens/solved", "USD/solved",
+    )  # fmt: skip
+    return Table("All operators", columns, tuple(sorted(rows)))
+
+
+def failures(found: Sequence[Trajectory]) -> Table:
+    """Return, for each agent and arm, how many turns failed for which reason."""
+    groups = grouped(found, lambda one: (one.arm, one.agent))
+    cells = {name: cell(group, (1,)) for name, group in groups.items()}
+    reasons = sorted({reason for summary in cells.values() for reason in summary.failures})
+    rows = tuple(
+        (*name, str(summary.turns), *(str(summary.failures.get(reason, 0) or NONE) for reason in reasons))
+        for name, summary in cells.items()
+    )
+    return Table("Failed turns", ("arm", "agent", "turns", *reasons), rows if reasons else ())
+
+
+def comparisons(recipe: Recipe, found: Sequence[Trajectory]) -> Table:
+    """Return every two models and arms, compared task by task; anchors are in no test."""
+    models = [one for one in found if one.agent not in recipe.anchors]
+    groups = grouped(models, lambda one: (one.agent, one.arm))
+    rows = tuple(
+        (
+            " / ".join(each.first),
+            " / ".join(each.second),
+            str(each.tasks),
+            f"{each.difference:+.0%}",
+            f"{each.p_value:.2g}",
+            f"{each.corrected:.2g}",
+        )
+        for each in contrasts(groups, recipe.turns)
+    )
+    columns = ("agent / arm", "against", "tasks", "difference", "p", "p corrected")
+    notes = (f"Target ≤{recipe.turns}, exact permutation test within tasks, two-sided; Holm over all rows.",)
+    return Table("Comparisons, paired by task", columns, rows, notes)
+
+
+def transfers(recipe: Recipe, found: Sequence[Trajectory]) -> Table:
+    """Return what each agent keeps from the first environment of a pair to the second."""
+    groups = grouped(found, lambda one: (one.agent, one.arm, one.task))
+    rows = []
+    for pair in recipe.transfers:
+        before, after = load_env(pair.before).pinned, load_env(pair.after).pinned
+        for agent, arm in dict.fromkeys((agent, arm) for agent, arm, _ in groups):
+            one, other = groups.get((agent, arm, before)), groups.get((agent, arm, after))
+            if one is None or other is None:
+                continue
+            moved = shift(one, other, recipe.turns)
+            rows.append(
+                (
+                    f"{pair.before} → {pair.after}",
+                    arm,
+                    agent,
+                    _count(moved.before),
+                    _count(moved.after),
+                    f"{moved.difference:+.0%}",
+                    f"{moved.p_value:.2g}",
+                )
+            )
+    columns = ("transfer", "arm", "agent", "before", "after", "difference", "p")
+    return Table(f"Transfer, target ≤{recipe.turns}", columns, tuple(rows), ("p: Fisher's exact test, not corrected.",))
+
+
+def _reading(recipe: Recipe, found: Sequence[Trajectory]) -> tuple[str, ...]:
+    notes = [f"target: right, on target instructions. Interval: Wilson, of target ≤{recipe.turns}."]
+    if any(one.emulated for one in found):
+        notes.append("emulated: the emulator takes no times, so there is no speed-up.")
+    if any(not one.emulated and one.again is None and one.fastest(recipe.turns) for one in found):
+        notes.append("not re-measured: run with --remeasure; a best of many is shown only after a second measurement.")
+    if any(one.again is not None for one in found):
+        notes.append("holds: best kernels that are as good under new conditions, of those judged again.")
+    if any(not one.emulated for one in found):
+        notes.append(
+            "best speed-up: expected best of n trajectories (in brackets, the same for all models), re-measured."
+        )
+    return tuple(notes)
+
+
+def _equal_count(recipe: Recipe, of_task: Sequence[Trajectory]) -> int:
+    """Return how many trajectories every model has on a task."""
+    models = [one for one in of_task if one.agent not in recipe.anchors] or of_task
+    return min(len(group) for group in grouped(models, lambda one: (one.arm, one.agent)).values())
+
+
+def _speed(group: Sequence[Trajectory], drawn: int, turns: int) -> str:
+    if all(one.emulated for one in group):
+        return "emulated"
+    if not any(one.fastest(turns) for one in group):
+        return NONE
+    size = min(drawn, len(group))
+    best = best_speedup(group, size, turns)
+    return "not re-measured" if best is None else f"{best:.3f} ({size})"
+
+
+def _fast(summary: Cell) -> str:
+    if summary.fast is None:
+        return "emulated"
+    return ", ".join(f"{each.successes / each.total:.0%}" for each in summary.fast.values())
+
+
+def _count(found: Rate | None) -> str:
+    return NONE if found is None else f"{found.successes}/{found.total}"
+
+
+def _span(found: Interval) -> str:
+    return f"{found.low:.0%}–{found.high:.0%}"
+
+
+def _share(found: Interval) -> str:
+    return f"{found.value:.1%} ({found.low:.0%}–{found.high:.0%})"

@@ -1,0 +1,138 @@
+"""Judge the kernels of a run again, under its own conditions, and say which verdicts are other ones now.
+
+For after a change of emulator, recorder or judge: what was published should still hold, or be corrected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ptxgym.availability import check_tier
+from ptxgym.envs import load_env
+from ptxgym.errors import UnknownNameError, UsageError
+from ptxgym.evaluator import Evaluator
+from ptxgym.judge.conditions import run_secret, secret_hash
+from ptxgym.store.reader import StoredRun, read_run
+from ptxgym.store.records import EpisodeRecord, TurnRecord
+from ptxgym.store.writer import stored_secret
+from ptxgym.task import BASE, Task
+from ptxgym.variants import load_variant
+from ptxgym.verdict import Verdict
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A text that was judged, and where it stands on record."""
+
+    source: str
+    task: Task
+    arch: str
+    verdict: Verdict
+    places: tuple[tuple[str, int], ...]
+    """Episode and turn of each time that it was handed in."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A verdict that is another one now."""
+
+    kernel: Kernel
+    now: Verdict
+    parts: tuple[str, ...]
+    """What differs, such as `status` or `outputs`."""
+
+
+def reverify(
+    folder: Path, *, threads: int = 1, on_progress: Callable[[int, int], None] = lambda done, total: None
+) -> tuple[Change, ...]:
+    """Judge every distinct kernel of a run again.
+
+    Args:
+        folder: Of the run.
+        threads: How many kernels are judged at once.
+        on_progress: Takes how many are judged, of how many.
+
+    Raises:
+        UsageError: if there is no such run, its secret is not known, or its device or an environment is not to be had.
+        InfrastructureError: if the machine failed; try again.
+    """
+    stored = read_run(folder)
+    found = kernels(stored)
+    device = "emulator" if stored.record.device == "emulator" else "auto"
+    tier = next((each.verdict.provenance.tier for each in found if each.verdict.provenance.tier), "standard")
+    with (
+        Evaluator(device, tier=check_tier(tier), secret=_secret(stored)) as evaluator,
+        ThreadPoolExecutor(threads) as pool,
+    ):
+        results = pool.map(lambda each: evaluator.evaluate(each.source, each.task, each.arch), found)
+        return tuple(_changed(found, results, on_progress))
+
+
+def kernels(stored: StoredRun) -> tuple[Kernel, ...]:
+    """Return the distinct kernels of a run; answers without one were never judged.
+
+    Raises:
+        UsageError: if an environment is not of this version.
+    """
+    episodes = {episode.id: episode for episode in stored.episodes}
+    tasks: dict[str, tuple[Task, str]] = {}
+    known: dict[tuple[str, str, str], Kernel] = {}
+    for turn in stored.turns:
+        if turn.verdict.provenance.conditions is None:
+            continue
+        if turn.episode not in tasks:
+            tasks[turn.episode] = _task(turn, episodes.get(turn.episode))
+        task, arch = tasks[turn.episode]
+        key = turn.source, task.label, arch
+        places = (*(known[key].places if key in known else ()), (turn.episode, turn.turn))
+        verdict = known[key].verdict if key in known else turn.verdict
+        known[key] = Kernel(turn.source, task, arch, verdict, places)
+    return tuple(known.values())
+
+
+def changed_parts(before: Verdict, now: Verdict) -> tuple[str, ...]:
+    """Return the names of the deterministic parts that differ; who judged with which version is none of them."""
+    first, second = _comparable(before), _comparable(now)
+    return tuple(name for name in first if first[name] != second.get(name))
+
+
+def _changed(
+    found: tuple[Kernel, ...], results: Iterator[Verdict], on_progress: Callable[[int, int], None]
+) -> Iterator[Change]:
+    on_progress(0, len(found))
+    for number, (kernel, now) in enumerate(zip(found, results, strict=True), 1):
+        on_progress(number, len(found))
+        if parts := changed_parts(kernel.verdict, now):
+            yield Change(kernel, now, parts)
+
+
+def _comparable(verdict: Verdict) -> dict[str, Any]:
+    return {name: value for name, value in verdict.deterministic().items() if name != "provenance"}
+
+
+def _task(turn: TurnRecord, episode: EpisodeRecord | None) -> tuple[Task, str]:
+    """Return what a turn was judged on; its episode may not have ended."""
+    found = turn.verdict.provenance
+    if episode is not None:
+        try:
+            load_env(episode.env)
+        except UnknownNameError as error:
+            raise UsageError(
+                f"{episode.id}: {error}; judge the run with the version of ptxgym that it names"
+            ) from error
+    return load_variant(found.task, found.variant or BASE), found.arch
+
+
+def _secret(stored: StoredRun) -> str:
+    """Return the secret that the run was judged with."""
+    for secret in (stored_secret(stored.folder), run_secret().decode()):
+        if secret is not None and secret_hash(secret.encode()) == stored.record.conditions_sha256:
+            return secret
+    raise UsageError(
+        f"the secret of {stored.folder} is not there, so its conditions cannot be made again; put it into "
+        f"{stored.folder / 'secret'}, or into PTXGYM_SECRET"
+    )
