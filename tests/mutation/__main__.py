@@ -1,6 +1,7 @@
 """The whole campaign, as a table; survivors and unnamed mutants one by one.
 
-    python -m tests.mutation [SOLUTION …] [--json FILE]
+    python -m tests.mutation [SOLUTION …] [--every N] [--json FILE]
+    python -m tests.mutation --tables FILE … > docs/mutation.md
 
 The file is what `tests/gpu/mutation.py` shows beside what hardware and compute-sanitizer find.
 """
@@ -14,19 +15,21 @@ import sys
 from pathlib import Path
 
 from tests.mutation.campaign import Result, campaign, seeds, table
+from tests.mutation.document import document
 from tests.mutation.targets import SOLUTIONS, load
 
-SEEDS = 100
+SEEDS, SAMPLE_SEEDS = 100, 10
 
 
-def report(name: str, results: list[Result]) -> tuple[str, bool]:
+def report(name: str, results: list[Result], every: int) -> tuple[str, bool]:
     """Run the campaign of one solution; return its report, and whether it is clean and its survivors justified."""
     target = load(name)
-    unclean = list(seeds(target, SEEDS))
+    count = SEEDS if every == 1 else SAMPLE_SEEDS
+    unclean = list(seeds(target, count))
     first = len(results)
-    results += campaign(target)
+    results += campaign(target, lambda number: number % every == 0)
     results = results[first:]
-    lines = [f"\n{name}: {len(unclean)} findings or errors over {SEEDS} seeds, fair and lazy; {len(results)} mutants\n"]
+    lines = [f"\n{name}: {len(unclean)} findings or errors over {count} seeds, fair and lazy; {len(results)} mutants\n"]
     lines += [f"{schedule}: {what}" for schedule, what in unclean]
     lines += [table(results), ""]
     for result in results:
@@ -44,10 +47,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Does the emulator notice every mutant of the proven kernels?")
     parser.add_argument("names", nargs="*", help=f"of {', '.join(SOLUTIONS)}; all by default")
     parser.add_argument("--json", type=Path, help="write every mutant's outcome there")
+    parser.add_argument("--every", type=int, default=1, help="run one mutant of so many; all by default")
+    parser.add_argument("--tables", type=Path, nargs="+", help="run nothing; print the page of these files")
     options = parser.parse_args()
+    if options.tables:
+        held = [Result(**row) for file in options.tables for row in json.loads(file.read_text())]
+        sys.stdout.write(document(held))
+        return 0
     good, results = True, list[Result]()
     for name in options.names or SOLUTIONS:
-        text, sound = report(name, results)
+        text, sound = report(name, results, options.every)
         sys.stdout.write(text + "\n")
         good &= sound
     if options.json is not None:

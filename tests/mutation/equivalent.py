@@ -22,8 +22,11 @@ class Equivalence(NamedTuple):
 _INIT_FENCE = r'asm volatile\("fence\.mbarrier_init\.release\.cluster;" ::: "memory"\);'
 _SETUP_FENCE = r'asm volatile\("fence\.proxy\.async\.shared::cta;" ::: "memory"\);'
 _STORE_FENCE = _SETUP_FENCE + r"  // TMA reads what ordinary stores wrote"
-_MULTIPLY = r"wgmma_m64n(256k16\(|128k16\(scores,).*\);|multiply_dimensions\(.*\);|multiply_add\(sums,.*"
-_EXPECT = r"barrier_expect\(.*\);|next\(map_[kv],.*\);|load_tile\(shared\.q,.*\);"
+_MULTIPLY = (
+    r"wgmma_m64n(256k16\(|128k16\(scores,).*\);|multiply_dimensions\(.*\);|multiply_add\(sums,.*"
+    r"|multiply\(tensor_memory \+ kScores.*"
+)
+_EXPECT = r"barrier_expect\(.*\);|next\(map_[kv],.*\);|load_tile\(shared\.q(,|\[side\],).*\);"
 
 _TWO_FENCES = (
     "After mbarrier.init stand fence.mbarrier_init and fence.proxy.async; either makes the barriers visible to the "
@@ -64,7 +67,7 @@ _SPARE_ARRIVAL = (
 )
 
 _READ_BEFORE = (
-    "tcgen05.wait::ld has completed the loads, and the arrival or barrier after it releases what came before: the "
+    "tcgen05.wait has completed loads and stores, and the arrival or barrier after it releases what came before: the "
     "standard memory model applies to tcgen05, too (PTX ISA 9.7.16.6.3). The fence is for relaxed arrivals."
 )
 _FENCED_AGAIN = (
@@ -83,11 +86,23 @@ _LATER_TILE = (
     "The barrier after it belongs to the next tile, which is complete later; at this size every CTA has an even number "
     "of tiles, so that there is always a next one."
 )
+_NEXT_TILE = r"const int (values|keys) = .* next\(\) : 0;"
+_STATISTICS_WAIT = r"if constexpr \(kept == Kept::Keys\) barrier_wait\(.*\);  // for statistics"
+_STATISTICS = (
+    "Whoever multiplies waits for the same phase before the product whose commit is waited for next: what it has seen "
+    "is handed on with the commit (causality order, PTX ISA 8.9.3)."
+)
+_LATER_ARRIVAL = (
+    "The barrier after it is complete when the same warps are done with the other half of the same block: a longer "
+    "wait for the same warps, which need nothing that comes after it."
+)
 
 _FORWARD = ("attn_fwd", "attn_fwd_causal")
 _BACKWARD = ("attn_bwd", "attn_bwd_causal")
 _WITH_WGMMA = ("wgmma", "oracle", *_FORWARD, *_BACKWARD)
-_BLACKWELL = ("gemm_b200",)
+_FORWARD_B200 = ("attn_fwd_b200", "attn_fwd_causal_b200")
+_BACKWARD_B200 = ("attn_bwd_b200", "attn_bwd_causal_b200")
+_BLACKWELL = ("gemm_b200", *_FORWARD_B200, *_BACKWARD_B200)
 _TENSOR = (*_WITH_WGMMA, *_BLACKWELL)
 _WITH_STORES = ("oracle", *_BLACKWELL, *_FORWARD, *_BACKWARD)
 
@@ -111,7 +126,23 @@ EQUIVALENCES = (
     ),
     *(Equivalence(kernel, "stage.wait", r"next\(map_[kv],.*\);", _LATER_SLOT) for kernel in _FORWARD),
     *(Equivalence(kernel, "count.init_less", r"barrier_init\(.*\.empty.*", _SPARE_ARRIVAL) for kernel in _BACKWARD),
-    Equivalence("gemm_b200", "drop.tcgen05_fence_before", r"fence_before_sync\(\);", _READ_BEFORE),
+    *(
+        Equivalence(kernel, "drop.tcgen05_fence_before", r"fence_before_sync\(\);", _READ_BEFORE)
+        for kernel in _BLACKWELL
+    ),
+    *(
+        Equivalence(
+            kernel, f"{change}.tcgen05_fence_after", r"const int (values|keys) = .* next\(\) : 0;", _SHARED_ONLY
+        )
+        for kernel in _FORWARD_B200
+        for change in ("drop", "move")
+    ),
+    *(Equivalence(kernel, "drop.mbarrier_wait", _STATISTICS_WAIT, _STATISTICS) for kernel in _BACKWARD_B200),
+    *(Equivalence(kernel, "move.mbarrier_wait", _STATISTICS_WAIT, _STATISTICS) for kernel in _BACKWARD_B200),
+    *(
+        Equivalence(kernel, "stage.wait", r"barrier_wait\(&shared\.scores_used, block % 2\);", _LATER_ARRIVAL)
+        for kernel in _BACKWARD_B200
+    ),
     *(
         Equivalence("gemm_b200", f"{change}.tcgen05_fence_after", r"fence_after_sync\(\);", why, before)
         for change in ("drop", "move")
@@ -120,7 +151,10 @@ EQUIVALENCES = (
             (r"barrier_wait\(.*\.full.*", _SHARED_ONLY),
         )
     ),
-    Equivalence("gemm_b200", "drop.tcgen05_relinquish", r'asm volatile\("tcgen05\.relinquish.*', _ONE_CTA),
+    *(
+        Equivalence(kernel, "drop.tcgen05_relinquish", r'asm volatile\("tcgen05\.relinquish.*', _ONE_CTA)
+        for kernel in _BLACKWELL
+    ),
     Equivalence("gemm_b200", "stage.wait", r"barrier_wait\(.*\.done.*", _LATER_TILE),
 )
 

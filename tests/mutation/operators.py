@@ -14,8 +14,11 @@ STORE = r"cp\.async\.bulk\.tensor\.\dd\.global|cp\.async\.bulk\.global"
 WGMMA = r"wgmma\.mma_async"
 MULTIPLY = rf"{WGMMA}|tcgen05\.mma"
 READ_SUMS = r"tcgen05\.ld"
+COMMIT = r"tcgen05\.commit"
+SUMS = (MULTIPLY, READ_SUMS)
 TMEM = r"tcgen05\.(?:alloc|dealloc)"
 FILL = r"stmatrix|st\.shared"
+WRITE = rf"{FILL}|st\.[bfsu]\d"
 WAIT = r"mbarrier\.(?:try|test)_wait"
 ARRIVE = r"mbarrier\.arrive(?!\.expect)"
 EXPECT = r"mbarrier\.(?:arrive\.)?expect_tx"
@@ -94,12 +97,17 @@ def pass_wait(kernel: KernelText, statement: Statement) -> dict[int, str] | None
     return {statement.index: f"setp.eq.u32 {match[1]}, 0, 0;"} if match else None
 
 
+def _same_part(one: Statement, other: Statement) -> bool:
+    """Whether two statements come from one call in the kernel's body: others may be the work of other warps."""
+    return min(len(one.chain), len(other.chain)) < 2 or one.chain[-1] == other.chain[-1]
+
+
 def move_past(pattern: str) -> Edit:
     """Move a statement behind the next one that matches, out of a branch around it."""
 
     def edit(kernel: KernelText, statement: Statement) -> dict[int, str] | None:
         target = kernel.following(statement, pattern)
-        if target is None:
+        if target is None or not _same_part(statement, target):
             return None
         moved = kernel.block(statement)
         at = kernel.block(target).stop - 1
@@ -162,7 +170,7 @@ BULK_COMMIT = r"cp\.async\.bulk\.commit_group"
 BAR_SYNC = r"bar\.sync|barrier\.sync"
 PROXY_FENCE = r"fence\.proxy\.async"
 INIT = r"mbarrier\.init"
-USE = r"mbarrier\.(?!init)"
+USE = r"mbarrier\.(?!init)|tcgen05\.commit"
 GLOBAL = r"st\.global"
 
 
@@ -171,7 +179,7 @@ def _one_more(match: re.Match[str]) -> str:
 
 
 def _drops() -> Iterator[Operator]:
-    yield Operator("drop.mbarrier_wait", WAIT, pass_wait, (MULTIPLY, LOAD, EXPECT, READ_SUMS), (LOAD, MULTIPLY))
+    yield Operator("drop.mbarrier_wait", WAIT, pass_wait, (LOAD, EXPECT, WRITE, *SUMS), (LOAD, MULTIPLY), COMMIT)
     yield Operator("drop.wgmma_wait", r"wgmma\.wait_group", drop, after=(ARRIVE, FILL, GLOBAL), every=WGMMA)
     yield Operator("drop.bulk_wait", BULK_WAIT, drop, after=(FILL,), before=(STORE,))
     yield Operator("drop.bar_sync", BAR_SYNC, drop, (STORE, FILL), (FILL, INIT, STORE), f"{USE}|{TMEM}")
@@ -189,7 +197,7 @@ def _moves() -> Iterator[Operator]:
     past_use = move_past(f"{MULTIPLY}|{LOAD}|{READ_SUMS}")
     past_bulk_wait = move_past(BULK_WAIT)
     yield Operator("move.wgmma_wait", r"wgmma\.wait_group", move_past(ARRIVE), after=(ARRIVE,), every=WGMMA)
-    yield Operator("move.mbarrier_wait", WAIT, past_use, (MULTIPLY, LOAD, READ_SUMS), (LOAD, MULTIPLY))
+    yield Operator("move.mbarrier_wait", WAIT, past_use, (LOAD, *SUMS), (LOAD, MULTIPLY), COMMIT)
     yield Operator("move.proxy_fence", PROXY_FENCE, move_past(BAR_SYNC), after=(STORE, LOAD), before=(FILL, INIT))
     yield Operator("move.wgmma_fence", r"wgmma\.fence", move_past(r"wgmma\.commit"), after=(WGMMA,))
     yield Operator("move.wgmma_commit", r"wgmma\.commit_group", move_past(r"wgmma\.wait"), every=WGMMA)
@@ -200,7 +208,7 @@ def _moves() -> Iterator[Operator]:
 
 def _numbers(stage_a: int) -> Iterator[Operator]:
     flip = operand(SECOND, 32, "xor.b32 {new}, {old}, 1")
-    yield Operator("parity.flip", WAIT, flip, (MULTIPLY, LOAD, EXPECT, READ_SUMS), (LOAD, ARRIVE, MULTIPLY))
+    yield Operator("parity.flip", WAIT, flip, (LOAD, EXPECT, *SUMS), (LOAD, ARRIVE, MULTIPLY), COMMIT)
     yield Operator("count.init_more", INIT, plus(SECOND, 1), every=USE, detail="count + 1")
     yield Operator("count.init_less", INIT, plus(SECOND, -1), every=f"{USE}|{LOAD}|{MULTIPLY}", detail="count - 1")
     twice = rewrite(r"\];", lambda _: "], 2;")
@@ -249,7 +257,9 @@ def descriptor_operators(
 def _stages(stage_a: int) -> Iterator[Operator]:
     next_barrier = plus(ADDRESS, 8)
     yield Operator("stage.load", LOAD, plus(ADDRESS, stage_a), (MULTIPLY,), (EXPECT,), detail="one stage of A further")
-    yield Operator("stage.wait", WAIT, next_barrier, (MULTIPLY, LOAD, EXPECT), (LOAD,), detail="next barrier")
+    yield Operator(
+        "stage.wait", WAIT, next_barrier, (MULTIPLY, LOAD, EXPECT, READ_SUMS), (LOAD,), detail="next barrier"
+    )
     yield Operator("stage.arrive", ARRIVE, next_barrier, (LOAD,), (MULTIPLY,), every=WAIT, detail="next barrier")
     yield Operator("stage.expect", EXPECT, next_barrier, (LOAD, WAIT), (WAIT,), EXPECT, detail="next barrier")
     yield Operator(

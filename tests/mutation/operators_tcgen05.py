@@ -8,6 +8,7 @@ from tests.mutation.operators import (
     ADDRESS,
     ARRIVE,
     BAR_SYNC,
+    COMMIT,
     FILL,
     LOAD,
     WAIT,
@@ -29,7 +30,6 @@ WAIT_LOAD = r"tcgen05\.wait::ld"
 WAIT_STORE = r"tcgen05\.wait::st"
 FENCE_BEFORE = r"tcgen05\.fence::before"
 FENCE_AFTER = r"tcgen05\.fence::after"
-COMMIT = r"tcgen05\.commit"
 ALLOC = r"tcgen05\.alloc"
 DEALLOC = r"tcgen05\.dealloc"
 TOUCH = f"{MMA}|{TMEM_LOAD}|{TMEM_STORE}"

@@ -24,6 +24,7 @@ class Known(NamedTuple):
     stage_bytes: dict[str, int]
     """Bytes of one stage of operand `A` and `B`."""
     arch: str = "h100"
+    draw: str = "normal"
 
 
 _GEMM_SHAPE = {"M": 256, "N": 512, "K": 576}
@@ -39,6 +40,11 @@ _TWO_TILES = {"A": 2 * 64 * 128 * 2, "B": 2 * 64 * 128 * 2}
 _BLACKWELL_SHAPE = {"M": 256, "N": 1024, "K": 320}
 """Four tiles a CTA use both accumulators twice; five slices wrap a ring of four stages."""
 
+_FIVE_TILES = {"B": 1, "H": 1, "S": 640, "D": 128}
+"""One CTA of the forward kernel walks two pairs of query tiles, the other one tile alone; a loop over five tiles runs
+both its unrolled body and the rest."""
+_TILE_128 = {"A": 128 * 64 * 2, "B": 128 * 64 * 2}
+
 _KNOWN = {
     "naive": Known("gemm", "naive", _GEMM_SHAPE, STAGE_BYTES),
     "mma_sync": Known("gemm", "mma_sync", _GEMM_SHAPE, STAGE_BYTES),
@@ -49,9 +55,15 @@ _KNOWN = {
     "attn_fwd_causal": Known("attn_fwd_causal", "oracle", _HEADS, _TILE),
     "attn_bwd": Known("attn_bwd", "oracle", _HEAD, _TWO_TILES),
     "attn_bwd_causal": Known("attn_bwd_causal", "oracle", _HEAD, _TWO_TILES),
+    "attn_fwd_b200": Known("attn_fwd", "oracle", _FIVE_TILES, _TILE_128, "b200", "sharp"),
+    "attn_fwd_causal_b200": Known("attn_fwd_causal", "oracle", _FIVE_TILES, _TILE_128, "b200", "sharp"),
+    "attn_bwd_b200": Known("attn_bwd", "oracle", _HEAD, _TILE_128, "b200"),
+    "attn_bwd_causal_b200": Known("attn_bwd_causal", "oracle", _HEAD, _TILE_128, "b200"),
 }
 GEMM = ("wgmma", "oracle")
-SOLUTIONS = (*GEMM, "gemm_b200", "attn_fwd", "attn_fwd_causal", "attn_bwd", "attn_bwd_causal")
+HOPPER = (*GEMM, "attn_fwd", "attn_fwd_causal", "attn_bwd", "attn_bwd_causal")
+BLACKWELL = ("gemm_b200", "attn_fwd_b200", "attn_fwd_causal_b200", "attn_bwd_b200", "attn_bwd_causal_b200")
+SOLUTIONS = (*HOPPER, *BLACKWELL)
 """Whose mutants make the campaign."""
 PROCESSORS = 2
 """A small GPU, so that each CTA of a persistent kernel walks several tiles, and what goes on across tiles is seen."""
@@ -69,7 +81,7 @@ def load(name: str) -> Target:
     arguments += [Argument(tensor.name, "output", sizes[tensor.name]) for tensor in task.outputs]
     plan = record(built, arguments, known.axes, replace(device_profile(known.arch), sm_count=PROCESSORS))
     assert isinstance(plan, LaunchPlan), plan
-    data = buffers(task, Case("mutation/normal", known.axes, "normal", 3, False))
+    data = buffers(task, Case(f"mutation/{known.draw}", known.axes, known.draw, 3, False))
     inputs = {tensor.name: decode(data[tensor.name], tensor, known.axes) for tensor in task.inputs}
     expected = task.reference().reference(np, inputs, known.axes)
     return Target(name, built, plan, data, expected, known.stage_bytes)
