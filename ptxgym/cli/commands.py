@@ -58,7 +58,7 @@ def list_(
         bool, typer.Option("--variants", metavar=_FLAG, help="List the variants of all tasks instead.")
     ] = False,
 ) -> None:
-    """List environments, tasks and rewards, or the variants of all tasks."""
+    """List environments, tasks, rewards and agents, or the variants of all tasks."""
     from ptxgym.cli.listing import show_list, show_variants
 
     show_variants() if variants else show_list()
@@ -113,6 +113,44 @@ def eval_(
     raise typer.Exit(Exit.OK if verdict.status is Status.OK else Exit.FAILED)
 
 
+@app.command("run")
+def run_(
+    env: EnvOption,
+    agent: Annotated[str, typer.Option("--agent", metavar="NAME", help="A folder of agents/; see `ptxgym list`.")],
+    variant: VariantOption = None,
+    turns: Annotated[int | None, typer.Option("--turns", help="Instead of the environment's.")] = None,
+    stop: Annotated[str | None, typer.Option("--stop", help="never, target_ok or speedup:<x>.")] = None,
+    knowledge: Annotated[
+        str | None,
+        typer.Option("--knowledge", metavar="PARTS", help="Of the architecture's knowledge pack: names, or all."),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting of the agent, such as model=NAME; repeatable."),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of the agent's sampling, where it sends one.")] = 0,
+    device: DeviceOption = "auto",
+    tier: TierOption = "standard",
+    folder: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="For the records; by default a new folder in runs/.")
+    ] = None,
+) -> None:
+    """Let an agent play one episode; exit 0 played, 1 the model refused, 2 usage, 3 the machine or the model failed."""
+    from ptxgym.availability import check_device, check_tier
+    from ptxgym.cli.playing import run_one
+    from ptxgym.cli.settings import parse_settings
+    from ptxgym.envs import load_env
+    from ptxgym.knowledge import expand
+
+    check_device(device)
+    parts = None if knowledge is None else expand(part.strip() for part in knowledge.split(",") if part.strip())
+    chosen = {"turns": turns, "stop": stop, "knowledge": parts}
+    config = load_env(env).of_variant(variant)
+    config = config.override(**{name: value for name, value in chosen.items() if value is not None})
+    settings = parse_settings(set_ or ())
+    raise typer.Exit(run_one(config, agent, settings, seed=seed, device=device, tier=check_tier(tier), folder=folder))
+
+
 @app.command()
 def verify(
     env: Annotated[str | None, typer.Option("--env", metavar="ID", help="Only this environment.")] = None,
@@ -138,6 +176,42 @@ def verify(
     if variants is not None:
         configs = choose_variants(configs, variants, seed)
     raise typer.Exit(Exit.OK if verify_envs(configs, device) else Exit.FAILED)
+
+
+@app.command()
+def bench(
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A TOML file, or the name of one in configs/.")],
+    folder: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="For the records; by default runs/<recipe>.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", metavar=_FLAG, help="Go on with the run that is there, after whatever ended it.")
+    ] = False,
+    remeasure: Annotated[
+        bool,
+        typer.Option("--remeasure", metavar=_FLAG, help="Then judge the best kernels again, under new conditions."),
+    ] = False,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="AGENT.KEY=VALUE", help="A setting of one of its agents; repeatable."),
+    ] = None,
+) -> None:
+    """Play a sweep: environments, agents, knowledge arms, trajectories; exit 3 where the machine failed at episodes."""
+    from ptxgym.bench.recipe import load_recipe
+    from ptxgym.cli.benching import run_bench
+    from ptxgym.cli.settings import parse_settings
+
+    sweep = load_recipe(recipe).with_settings(parse_settings(set_ or ()).items())
+    complete = run_bench(sweep, folder or Path("runs") / sweep.name, resume=resume, remeasure=remeasure)
+    raise typer.Exit(Exit.OK if complete else Exit.INFRASTRUCTURE)
+
+
+@app.command()
+def reverify(folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]) -> None:
+    """Judge the kernels of a run again; list which verdicts changed, and exit 1 if any did."""
+    from ptxgym.cli.reverifying import reverify_run
+
+    raise typer.Exit(Exit.OK if reverify_run(folder) else Exit.FAILED)
 
 
 tasks = typer.Typer(help="Tasks and their variants as data for trainers.", no_args_is_help=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.table import Table
 
 from ptxgym import content
+from ptxgym.agent.registry import agent_summaries
 from ptxgym.cache import Cache
 from ptxgym.cli.console import out, plain
 from ptxgym.envs import env_names, load_env
@@ -14,7 +15,7 @@ from ptxgym.variants import SPLITS, traits_of, variants_of
 
 
 def show_list() -> None:
-    """Print all environments, tasks and rewards."""
+    """Print all environments, tasks, rewards and agents."""
     envs = Table("environment", "pinned id", "task", "arch", "turns", "reward", "stop", box=None, header_style="bold")
     for name in env_names():
         config = load_env(name)
@@ -27,7 +28,10 @@ def show_list() -> None:
     rewards = Table("reward", "pays", box=None, header_style="bold")
     for name in content.find("rewards"):
         rewards.add_row(name, plain(load_reward(name).summary))
-    for table in (envs, tasks, rewards):
+    agents = Table("agent", "answers with", box=None, header_style="bold")
+    for name, summary in agent_summaries().items():
+        agents.add_row(name, plain(summary))
+    for table in (envs, tasks, rewards, agents):
         out.print(table)
         out.print()
 
