@@ -37,8 +37,8 @@ PARTS: Mapping[str, tuple[tuple[str, ...], float]] = {
     "aa": ((sys.executable, "benchmarks/aa.py"), 160),
     "oracles": ((*_CAMPAIGN, "tests.gpu.oracles"), 150),
     "mixed": ((*_CAMPAIGN, "tests.gpu.mixed"), 300),
-    "exploits": ((*_CAMPAIGN, "tests.gpu.exploits"), 240),
-    "mutation": ((*_CAMPAIGN, "tests.gpu.mutation"), 150),
+    "exploits": ((*_CAMPAIGN, "tests.gpu.exploits"), 360),
+    "mutation": ((*_CAMPAIGN, "tests.gpu.mutation"), 240),
 }
 """`test_exploits.py` asks what the campaign `exploits` shows."""
 PRINTS_ALONE = ("tests",)
