@@ -86,6 +86,7 @@ _LATER_TILE = (
     "The barrier after it belongs to the next tile, which is complete later; at this size every CTA has an even number "
     "of tiles, so that there is always a next one."
 )
+_FENCE_AFTER = r"fence_after_sync\(\);"
 _NEXT_TILE = r"const int (values|keys) = .* next\(\) : 0;"
 _STATISTICS_WAIT = r"if constexpr \(kept == Kept::Keys\) barrier_wait\(.*\);  // for statistics"
 _STATISTICS = (
@@ -135,6 +136,11 @@ EQUIVALENCES = (
             kernel, f"{change}.tcgen05_fence_after", r"const int (values|keys) = .* next\(\) : 0;", _SHARED_ONLY
         )
         for kernel in _FORWARD_B200
+        for change in ("drop", "move")
+    ),
+    *(
+        Equivalence(kernel, f"{change}.tcgen05_fence_after", _FENCE_AFTER, _FENCED_AGAIN, r"__syncthreads\(\);")
+        for kernel in (*_FORWARD_B200, *_BACKWARD_B200)
         for change in ("drop", "move")
     ),
     *(Equivalence(kernel, "drop.mbarrier_wait", _STATISTICS_WAIT, _STATISTICS) for kernel in _BACKWARD_B200),

@@ -59,6 +59,21 @@ def _halve_columns(kernel: KernelText, statement: Statement) -> dict[int, str] |
     return edits or None
 
 
+def _alone_past(pattern: str) -> Edit:
+    """Move a statement behind the next one that matches, but not what stands in the same inline assembly."""
+
+    def edit(kernel: KernelText, statement: Statement) -> dict[int, str] | None:
+        moved = move_past(pattern)(kernel, statement)
+        if moved is None:
+            return None
+        block = kernel.block(statement)
+        at, text = next((index, new) for index, new in moved.items() if index not in block)
+        alone = text.replace("\n".join(kernel.lines[block.start : block.stop]), kernel.lines[statement.index])
+        return {statement.index: "", at: alone}
+
+    return edit
+
+
 def _behind_commit(kernel: KernelText, statement: Statement) -> dict[int, str] | None:
     """Move the last product before a commit behind it."""
     after = kernel.following(statement, f"{MMA}|{COMMIT}")
@@ -68,7 +83,7 @@ def _behind_commit(kernel: KernelText, statement: Statement) -> dict[int, str] |
 
 
 def _orders() -> Iterator[Operator]:
-    past_arrival = move_past(f"{ARRIVE}|{BAR_SYNC}")
+    past_arrival = _alone_past(f"{ARRIVE}|{BAR_SYNC}")
     past_touch = move_past(TOUCH)
     pairs = f"{TOUCH}|{COMMIT}"
     yield Operator("drop.tcgen05_wait_ld", WAIT_LOAD, drop, before=(TMEM_LOAD,), every=pairs)

@@ -77,7 +77,7 @@ void ShadowState::tmem_access(Warp& warp, int inst, TmemUse use, int lane, int c
     now.time = q.issued;
   }
   bool sound = true;
-  if (use == TmemUse::Overwrite) note_lost_sums(warp, now, column, columns, lanes);
+  if (use == TmemUse::Overwrite || use == TmemUse::Dealloc) note_lost_sums(warp, now, column, columns, lanes);
   for (uint32_t group = 0; group < LANE_GROUPS; ++group) {
     if (!(lanes >> group & 1)) continue;
     for (int at = column; at < column + columns; ++at) {
@@ -104,23 +104,29 @@ void ShadowState::tmem_access(Warp& warp, int inst, TmemUse use, int lane, int c
   }
 }
 
-// Sums that nothing has read, overwritten: the first product of a tile must not accumulate, and all others must.
+// Sums that nothing has read, overwritten or freed: the first product of a tile must not accumulate, all others must,
+// and whoever loads them must load all columns.
 void ShadowState::note_lost_sums(Warp& warp, const Touch& now, int column, int columns, uint32_t lanes) {
   const Kernel& kernel = cta_.program.kernel;
+  const bool frees = now.kind == Kind::Generic;
   for (uint32_t group = 0; group < LANE_GROUPS; ++group) {
     if (!(lanes >> group & 1)) continue;
-    const TmemCell& cell = tmem_[group * COLUMNS + static_cast<uint32_t>(column)];
-    const bool sums = cell.write.inst >= 0 && kernel.inst[cell.write.inst].op == OP_TCGEN05_MMA;
-    if (!sums || !cell.reads.empty() || cell.write.time == now.time) continue;
-    FindingRecord* f = cta_.findings.add(cta_, &warp, static_cast<int>(now.lane), "tmem.sums_lost", Severity::Note,
-                                         now.inst, cell.write.inst);
-    if (!f) return;
-    f->say("a tcgen05.mma that does not accumulate overwrites columns %d to %d of tensor memory, whose sums by the "
-           "tcgen05.mma of line {@%d} nothing has read",
-           column, column + columns - 1, cell.write.inst);
-    f->mend("enable-input-d is false for the first product of a tile only; check the columns of the accumulators.");
-    describe_pair(*f, now, "overwrites the sums", cell.write, "made them");
-    return;
+    for (int at = column; at < column + columns; ++at) {
+      const TmemCell& cell = tmem_[group * COLUMNS + static_cast<uint32_t>(at)];
+      const bool sums = cell.write.inst >= 0 && kernel.inst[cell.write.inst].op == OP_TCGEN05_MMA;
+      if (!sums || !cell.reads.empty() || (!frees && cell.write.time == now.time)) continue;
+      FindingRecord* f = cta_.findings.add(cta_, &warp, static_cast<int>(now.lane), "tmem.sums_lost", Severity::Note,
+                                           now.inst, cell.write.inst);
+      if (!f) return;
+      f->say("%s column %d of tensor memory (lanes from %u), whose sums by the tcgen05.mma of line {@%d} nothing has read",
+             frees ? "tcgen05.dealloc frees" : "a tcgen05.mma that does not accumulate overwrites", at, group * 16,
+             cell.write.inst);
+      f->mend("%s", frees ? "Check the columns of tcgen05.ld, and the shape in the instruction descriptor."
+                          : "enable-input-d is false for the first product of a tile only; check the columns of the "
+                            "accumulators.");
+      describe_pair(*f, now, frees ? "frees the sums" : "overwrites the sums", cell.write, "made them");
+      return;
+    }
   }
 }
 
