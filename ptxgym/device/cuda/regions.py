@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
@@ -88,7 +89,7 @@ class Region:
 
     def close(self) -> None:
         """Give the memory back; executors that have mapped it keep it until they end or forget it."""
-        if self._handle is None:
+        if self._handle is None or sys.is_finalizing():  # in the end the driver takes everything back
             return
         from cuda.bindings import driver
 
