@@ -106,7 +106,7 @@ class ChatAgent:
         if self.config.stream:
             body["stream_options"] = {"include_usage": True}
         if self.config.send_seed:
-            body["seed"] = turn.seed * 1000 + turn.number
+            body["seed"] = (turn.seed * 1000 + turn.number) % 2**31  # some endpoints take 32 bits
         if self.config.token_trace:
             body["logprobs"] = True
             more["return_token_ids"] = True

@@ -20,6 +20,15 @@ def agent_names() -> tuple[str, ...]:
     return tuple(content.find("agents"))
 
 
+def agent_summaries() -> dict[str, str]:
+    """Return what each agent's file says of it, by name.
+
+    Raises:
+        ContentError: if a file is no TOML.
+    """
+    return {name: str(content.read_toml(path).get("summary", "")) for name, path in content.find("agents").items()}
+
+
 def load_agent(name: str, **overrides: Any) -> Agent:
     """Make the agent `name` with some settings changed.
 

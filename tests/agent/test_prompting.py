@@ -51,7 +51,8 @@ def test_full_shows_everything_once_and_in_order() -> None:
     for number in (1, 2, 3):
         assert whole.count(f"ANSWER{number}") == whole.count(f"FEEDBACK{number}") == 1
     assert whole.count("KERNEL1") == 1 and whole.count("PROMPT") == 1
-    assert "Best so far: turn 1 with 0.20." in found[-1].content
+    assert "That was turn 3 of 4. The best so far is turn 1 with 0.20." in found[-1].content
+    assert "That was turn 1 of 4, the best so far." in found[3].content
     assert "1 turn is left." in found[-1].content and "2 turns are left." in found[-3].content
 
 
@@ -78,7 +79,7 @@ def test_folded_is_one_message_with_kernels_and_without_chatter() -> None:
     text = found[1].content
     assert text.index("PROMPT") < text.index("KERNEL1") < text.index("FEEDBACK1") < text.index("KERNEL2")
     assert "ANSWER" not in text and "# Your turn 3\n\nFEEDBACK3" in text
-    assert "3 of 4 turns are played. Best so far: turn 1 with 0.20." in text and "1 turn is left" in text
+    assert "3 of 4 turns are played. The best so far is turn 1 with 0.20." in text and "1 turn is left" in text
     assert "Standing" not in messages("folded", ())[1].content
 
 
