@@ -17,7 +17,8 @@ import ptxgym
 from ptxgym import native
 from tests.conftest import CHECKOUT
 
-SHIPPED = ("ptxgym", "tasks", "envs", "rewards", "pyproject.toml", "setup.py", "README.md", "LICENSE")
+CONTENT = ("agents", "configs", "envs", "knowledge", "rewards", "tasks")
+SHIPPED = ("ptxgym", *CONTENT, "pyproject.toml", "setup.py", "README.md", "LICENSE")
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +57,7 @@ def test_wheel_holds_every_source_and_content_file_and_no_answer(wheel: Path) ->
     names = set(zipfile.ZipFile(wheel).namelist())
     suffixes = {".py", ".cpp", ".hpp", ".def", ".toml", ".typed"}
     expected = {str(file.relative_to(CHECKOUT)) for file in (CHECKOUT / "ptxgym").rglob("*") if file.suffix in suffixes}
-    for folder in ("tasks", "envs", "rewards"):
+    for folder in CONTENT:
         for file in (CHECKOUT / folder).rglob("*"):
             inside = file.relative_to(CHECKOUT)
             if file.is_file() and not {"solutions", "examples", "__pycache__"} & set(inside.parts):
@@ -79,6 +80,16 @@ def test_installed_wheel_lists_shows_and_makes(installed: Path) -> None:
     assert lines[1] == str(installed / "ptxgym" / "content")
     assert lines[2] == str(sorted(native.targets()))
     assert lines[3].startswith("# Dense matrix product")
+
+
+def test_installed_wheel_loads_agents_with_their_templates(installed: Path) -> None:
+    done = run_installed(
+        installed,
+        "from ptxgym.agent import agent_names, load_agent\n"
+        "print(*agent_names()); print(*load_agent('openai', api_key_env='').prompting.templates)",
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["naive", "openai", "oracle", "replay", "folded", "opening", "system", "turn"]
 
 
 @pytest.mark.parametrize("command", [["demo"], ["verify", "--all"]])
