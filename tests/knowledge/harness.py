@@ -39,13 +39,18 @@ class Ran:
 
 def compiled(arch: str, file: str, inputs: Mapping[str, Array], outputs: Mapping[str, Any], axes: Any) -> Build:
     """Build the templates of `arch` and a test file as one submission; builds are cached."""
-    text = template_text(load_pack(arch)) + (FOLDER / arch / file).read_text()
+    text = template_text(load_pack(arch)) + _source(arch, file).read_text()
     pointers = [f"const {TYPES[array.dtype]}* {name}" for name, array in inputs.items()]
     pointers += [f"{TYPES[np.dtype(kind)]}* {name}" for name, (kind, _) in outputs.items()]
     parameters = ", ".join([*pointers, *(f"int {axis}" for axis in axes), "cudaStream_t stream"])
     built = build(text, declaration=f'extern "C" void run({parameters})', arch=load_arch(arch).code)
     assert isinstance(built, Build), (built.message, built)
     return built
+
+
+def _source(arch: str, file: str) -> Path:
+    own = FOLDER / arch / file
+    return own if own.is_file() else FOLDER / "common" / file
 
 
 def run(
@@ -61,7 +66,8 @@ def run(
 
     Args:
         arch: Of the pack.
-        file: In `tests/knowledge/<arch>/`; its `run` takes inputs, outputs, axes and the stream, in this order.
+        file: In `tests/knowledge/<arch>/` or `tests/knowledge/common/`; its `run` takes inputs, outputs, axes and the
+            stream, in this order.
         inputs: float32, uint16 (as BF16) or uint32.
         outputs: dtype and number of elements; filled with 0xAB bytes before.
         axes: Values of the `int` parameters.
