@@ -30,8 +30,8 @@ def parse_settings(texts: Iterable[str]) -> dict[str, JsonValue]:
 
 def _value(text: str) -> JsonValue:
     try:
-        value: JsonValue = tomllib.loads(f"value = {text}")["value"]
-        json.dumps(value, allow_nan=False)
+        parsed: dict[str, JsonValue] = tomllib.loads(f"value = {text}")
+        json.dumps(parsed, allow_nan=False)
     except (tomllib.TOMLDecodeError, TypeError, ValueError):  # dates and infinities are no JSON
         return text
-    return value
+    return parsed["value"] if len(parsed) == 1 else text  # a text of several lines may set more
