@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import functools
-import hashlib
-import importlib
 import math
 import re
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from types import MappingProxyType, ModuleType
-from typing import Annotated, Any, Literal, Protocol, Self, cast
+from types import MappingProxyType
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from ptxgym import content
 from ptxgym.errors import ContentError, UnknownNameError, UsageError
 from ptxgym.expression import evaluate, names_in
+from ptxgym.task_modules import BaselineModule, ReferenceModule, load_baselines, load_reference
 from ptxgym.verdict import Status, Value
 
 Axes = dict[str, int]
@@ -192,46 +189,6 @@ class Signature(Value):
         return f'extern "C" void {entry}({", ".join(parameters)}, cudaStream_t stream)'
 
 
-class ReferenceModule(Protocol):
-    """What a task's `reference.py` defines. Functions take `xp` (numpy or cupy), float32 inputs by name, and axes."""
-
-    def reference(self, xp: Any, inputs: dict[str, Any], axes: Axes) -> dict[str, Any]:
-        """Return the outputs in float64 (or float32 where float64 is too slow)."""
-        ...
-
-    def ideal(self, xp: Any, inputs: dict[str, Any], axes: Axes, to_bf16: Any) -> dict[str, Any]:
-        """Return the outputs of an ideal BF16 algorithm: float32 accumulation, each rounding made by `to_bf16`."""
-        ...
-
-    def accumulation(self, xp: Any, inputs: dict[str, Any], axes: Axes) -> dict[str, Any]:
-        """Return, per element, what float32 accumulation in any order may lose, truncating accumulators included."""
-        ...
-
-    def rounding(self, xp: Any, inputs: dict[str, Any], axes: Axes) -> dict[str, Any]:
-        """Return, per element, by how much intermediate roundings move it that each algorithm places in its own way.
-
-        Optional. They are independent, so they average out over an output, but may decide in a single tile.
-        """
-        ...
-
-    def predictors(
-        self, xp: Any, inputs: dict[str, Any], axes: Axes, outputs: dict[str, Any]
-    ) -> dict[str, dict[str, Any]]:
-        """Return outputs of trivial programs, by predictor: zeros, means, closed forms. `outputs` is the reference."""
-        ...
-
-    def derived(self, xp: Any, inputs: dict[str, Any], axes: Axes) -> dict[str, Any]:
-        """Return the inputs that follow from drawn ones, in float64; only asked of tasks that have such inputs."""
-        ...
-
-
-class BaselineModule(Protocol):
-    """What a task's `baselines.py` defines."""
-
-    BASELINES: dict[str, Callable[[dict[str, Any], Axes], Any]]
-    """Vendor libraries by name: each prepares a call on torch tensors, seen in their logical order of axes."""
-
-
 class Task(Value):
     """An operator to be written: everything in `task.toml`, plus its folder."""
 
@@ -370,13 +327,9 @@ class Task(Value):
         Raises:
             ContentError: if it is missing or lacks a function.
         """
-        path = self.folder / "reference.py"
-        module = _configured(path, self.settings)
-        required = ["reference", "ideal", "accumulation", "predictors"]
-        for name in required + ["derived"] * any(tensor.derived for tensor in self.inputs):
-            if not callable(getattr(module, name, None)):
-                raise ContentError(f"{path}: function {name} is missing")
-        return cast(ReferenceModule, module)
+        return load_reference(
+            self.folder / "reference.py", self.settings, derives=any(tensor.derived for tensor in self.inputs)
+        )
 
     def baselines(self) -> BaselineModule:
         """Load `baselines.py` of the task's folder: vendor libraries, imported when called.
@@ -384,7 +337,7 @@ class Task(Value):
         Raises:
             ContentError: if it is missing.
         """
-        return cast(BaselineModule, _configured(self.folder / "baselines.py", self.settings))
+        return load_baselines(self.folder / "baselines.py", self.settings)
 
 
 def expected(task: Task, arch: str) -> tuple[Solution, ...]:
@@ -428,35 +381,6 @@ def load_task(name: str) -> Task:
 @functools.lru_cache(maxsize=64)
 def _task(path: Path, _mtime_ns: int) -> Task:
     return content.load(path, Task, folder=path.parent)
-
-
-@functools.lru_cache(maxsize=64)
-def _module(path: Path) -> ModuleType:
-    """Import a module of a task's folder.
-
-    All tasks of a content folder form a package, so that those of a family share code: `from ..attention import blocks`
-    reads `tasks/attention/blocks.py`, a folder without `task.toml`.
-    """
-    if not path.is_file():
-        raise ContentError(f"{path}: missing")
-    tasks = path.parent.parent
-    package = f"ptxgym_tasks_{hashlib.sha256(str(tasks).encode()).hexdigest()[:8]}"
-    if package not in sys.modules:
-        sys.modules[package] = ModuleType(package, f"Tasks in {tasks}.")
-        sys.modules[package].__path__ = [str(tasks)]
-    importlib.invalidate_caches()  # a folder may be newer than what an earlier import saw
-    return importlib.import_module(f"{package}.{path.parent.name}.{path.stem}")
-
-
-def _configured(path: Path, settings: dict[str, bool | str]) -> Any:
-    """Return the module, or what its `with_settings` makes of `settings`."""
-    module = _module(path)
-    if not settings:
-        return module
-    make = getattr(module, "with_settings", None)
-    if not callable(make):
-        raise ContentError(f"{path}: function with_settings is missing, which takes {', '.join(settings)}")
-    return make(**settings)
 
 
 def _with_defines(path: Path, text: str, defines: dict[str, int]) -> str:

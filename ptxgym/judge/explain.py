@@ -16,7 +16,8 @@ from ptxgym.judge.correctness import Array, Comparison, Expected, indexed, norm,
 from ptxgym.judge.misreadings import misread
 from ptxgym.judge.numbers import namespace, on_host, round_bf16
 from ptxgym.judge.tiles import TILE, Doubles, tile_sums
-from ptxgym.task import ReferenceModule, Tensor
+from ptxgym.task import Tensor
+from ptxgym.task_modules import ReferenceModule
 
 FIT = 0.05
 """A hypothesis fits if it leaves at most this share of the error (norms), or no more than rounding …"""

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from ptxgym.judge.correctness import Comparison, Expected, norm
 from ptxgym.judge.numbers import bf16_bits
-from ptxgym.task import ReferenceModule, Tensor
+from ptxgym.task import Tensor
+from ptxgym.task_modules import ReferenceModule
 
 MOST_ELEMENTS = 1 << 20
 """Of all inputs: references of larger cases cost more than their explanation is worth."""

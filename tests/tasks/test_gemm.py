@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from ptxgym.judge.numbers import round_bf16
-from ptxgym.task import ReferenceModule, Task, load_task
+from ptxgym.task import Task, load_task
+from ptxgym.task_modules import ReferenceModule
 
 AXES = {"M": 3, "N": 5, "K": 32}
 

@@ -14,7 +14,8 @@ from ptxgym.evaluator import Evaluator
 from ptxgym.judge import numbers
 from ptxgym.judge.conditions import Case, conditions
 from ptxgym.judge.correctness import compare, expect
-from ptxgym.task import ReferenceModule, Task, Tensor, load_task
+from ptxgym.task import Task, Tensor, load_task
+from ptxgym.task_modules import ReferenceModule
 from ptxgym.variants import load_variant, variants_of
 from tests.judge import attention
 from tests.judge.attention import Fault
