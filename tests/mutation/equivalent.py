@@ -93,6 +93,10 @@ _STATISTICS = (
     "Whoever multiplies waits for the same phase before the product whose commit is waited for next: what it has seen "
     "is handed on with the commit (causality order, PTX ISA 8.9.3)."
 )
+_REGISTERS_ONLY = (
+    "What stands between uses the registers, for which the same thread waits anyway (PTX ISA 9.7.16.6.4.5); the sums "
+    "are final, and nothing writes their cells again."
+)
 _LATER_ARRIVAL = (
     "The barrier after it is complete when the same warps are done with the other half of the same block: a longer "
     "wait for the same warps, which need nothing that comes after it."
@@ -142,6 +146,10 @@ EQUIVALENCES = (
         Equivalence(kernel, f"{change}.tcgen05_fence_after", _FENCE_AFTER, _FENCED_AGAIN, r"__syncthreads\(\);")
         for kernel in (*_FORWARD_B200, *_BACKWARD_B200)
         for change in ("drop", "move")
+    ),
+    *(
+        Equivalence(kernel, "move.tcgen05_wait_ld", r"load_columns\(values, sums \+ part \* 32\);", _REGISTERS_ONLY)
+        for kernel in _BACKWARD_B200
     ),
     *(Equivalence(kernel, "drop.mbarrier_wait", _STATISTICS_WAIT, _STATISTICS) for kernel in _BACKWARD_B200),
     *(Equivalence(kernel, "move.mbarrier_wait", _STATISTICS_WAIT, _STATISTICS) for kernel in _BACKWARD_B200),

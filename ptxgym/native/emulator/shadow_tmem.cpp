@@ -77,7 +77,8 @@ void ShadowState::tmem_access(Warp& warp, int inst, TmemUse use, int lane, int c
     now.time = q.issued;
   }
   bool sound = true;
-  if (use == TmemUse::Overwrite || use == TmemUse::Dealloc) note_lost_sums(warp, now, column, columns, lanes);
+  if (use == TmemUse::Overwrite || use == TmemUse::Store || use == TmemUse::Dealloc)
+    note_lost_sums(warp, now, column, columns, lanes);
   for (uint32_t group = 0; group < LANE_GROUPS; ++group) {
     if (!(lanes >> group & 1)) continue;
     for (int at = column; at < column + columns; ++at) {
@@ -109,21 +110,23 @@ void ShadowState::tmem_access(Warp& warp, int inst, TmemUse use, int lane, int c
 void ShadowState::note_lost_sums(Warp& warp, const Touch& now, int column, int columns, uint32_t lanes) {
   const Kernel& kernel = cta_.program.kernel;
   const bool frees = now.kind == Kind::Generic;
+  const char* did = frees                         ? "tcgen05.dealloc frees"
+                    : now.kind == Kind::TmemStore ? "tcgen05.st overwrites"
+                                                  : "a tcgen05.mma that does not accumulate overwrites";
   for (uint32_t group = 0; group < LANE_GROUPS; ++group) {
     if (!(lanes >> group & 1)) continue;
     for (int at = column; at < column + columns; ++at) {
       const TmemCell& cell = tmem_[group * COLUMNS + static_cast<uint32_t>(at)];
       const bool sums = cell.write.inst >= 0 && kernel.inst[cell.write.inst].op == OP_TCGEN05_MMA;
-      if (!sums || !cell.reads.empty() || (!frees && cell.write.time == now.time)) continue;
+      const bool own = cell.write.component == now.component && cell.write.time == now.time;
+      if (!sums || own || !cell.reads.empty()) continue;
       FindingRecord* f = cta_.findings.add(cta_, &warp, static_cast<int>(now.lane), "tmem.sums_lost", Severity::Note,
                                            now.inst, cell.write.inst);
       if (!f) return;
       f->say("%s column %d of tensor memory (lanes from %u), whose sums by the tcgen05.mma of line {@%d} nothing has read",
-             frees ? "tcgen05.dealloc frees" : "a tcgen05.mma that does not accumulate overwrites", at, group * 16,
-             cell.write.inst);
-      f->mend("%s", frees ? "Check the columns of tcgen05.ld, and the shape in the instruction descriptor."
-                          : "enable-input-d is false for the first product of a tile only; check the columns of the "
-                            "accumulators.");
+             did, at, group * 16, cell.write.inst);
+      f->mend("Let enable-input-d be false for the first product of a tile only; check the columns of tcgen05.ld and of "
+              "the accumulators, and the shape in the instruction descriptor.");
       describe_pair(*f, now, frees ? "frees the sums" : "overwrites the sums", cell.write, "made them");
       return;
     }

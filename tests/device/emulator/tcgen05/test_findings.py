@@ -193,6 +193,8 @@ def test_sums_that_nothing_reads(schedule: str) -> None:
     assert "dealloc frees column 0" in said(ISSUE, "")
     half = LOAD.replace("x8.b32 {r4, r5, r6, r7, r8, r9, r10, r11}", "x4.b32 {r4, r5, r6, r7}")
     assert "dealloc frees column 4" in said(ISSUE, half)
+    assert "tcgen05.st overwrites column 0" in said(ISSUE, f"{STORE}\n{WAIT_STORES}\n{LOAD}")
+    assert said(ISSUE, f"{LOAD}\n{WAIT_LOADS}\n{STORE}\n{WAIT_STORES}") == ""
 
 
 @pytest.mark.parametrize(("code", "bad"), [fault[1:] for fault in FAULTS], ids=[fault[0] for fault in FAULTS])
