@@ -37,7 +37,7 @@ def tables(recipe: Recipe, found: Sequence[Trajectory]) -> tuple[Table, ...]:
     """Return all tables that say something about a sweep: rates, cost, failures, comparisons, transfers."""
     if not found:
         return ()
-    every = (rates(recipe, found), totals(recipe, found), failures(found), comparisons(recipe, found))
+    every = (rates(recipe, found), totals(recipe, found), failures(recipe, found), comparisons(recipe, found))
     return tuple(table for table in (*every, transfers(recipe, found)) if table.rows)
 
 
@@ -45,7 +45,7 @@ def rates(recipe: Recipe, found: Sequence[Trajectory]) -> Table:
     """Return a row for each environment, arm and agent."""
     within, last = horizons(recipe.turns), recipe.turns
     rows = []
-    for (task,), of_task in sorted(grouped(found, lambda one: (one.task,)).items()):
+    for (task,), of_task in grouped(_ordered(recipe, found), lambda one: (one.task,)).items():
         drawn = _equal_count(recipe, of_task)
         for (arm, agent), group in grouped(of_task, lambda one: (one.arm, one.agent)).items():
             summary = cell(group, within)
@@ -73,7 +73,9 @@ def totals(recipe: Recipe, found: Sequence[Trajectory]) -> Table:
     """Return a row for each GPU generation, arm and agent, over all operators."""
     within, last = horizons(recipe.turns), recipe.turns
     rows = []
-    for (arch, arm, agent), group in grouped(found, lambda one: (one.arch, one.arm, one.agent)).items():
+    for (arch, arm, agent), group in grouped(
+        _ordered(recipe, found), lambda one: (one.arch, one.arm, one.agent)
+    ).items():
         summary = cell(group, within)
         rows.append(
             (
@@ -93,12 +95,12 @@ def totals(recipe: Recipe, found: Sequence[Trajectory]) -> Table:
         "arch", "arm", "agent", f"right ≤{last}", f"target ≤{last}", "right turns", "target turns",
         "faster than ¼, ½, ¾, 1", "tokens/solved", "USD/solved",
     )  # fmt: skip
-    return Table("All operators", columns, tuple(sorted(rows)))
+    return Table("All operators", columns, tuple(rows))
 
 
-def failures(found: Sequence[Trajectory]) -> Table:
+def failures(recipe: Recipe, found: Sequence[Trajectory]) -> Table:
     """Return, for each agent and arm, how many turns failed for which reason."""
-    groups = grouped(found, lambda one: (one.arm, one.agent))
+    groups = grouped(_ordered(recipe, found), lambda one: (one.arm, one.agent))
     cells = {name: cell(group, (1,)) for name, group in groups.items()}
     reasons = sorted({reason for summary in cells.values() for reason in summary.failures})
     rows = tuple(
@@ -111,7 +113,7 @@ def failures(found: Sequence[Trajectory]) -> Table:
 def comparisons(recipe: Recipe, found: Sequence[Trajectory]) -> Table:
     """Return every two models and arms, compared task by task; anchors are in no test."""
     models = [one for one in found if one.agent not in recipe.anchors]
-    groups = grouped(models, lambda one: (one.agent, one.arm))
+    groups = grouped(_ordered(recipe, models), lambda one: (one.agent, one.arm))
     rows = tuple(
         (
             " / ".join(each.first),
@@ -130,7 +132,7 @@ def comparisons(recipe: Recipe, found: Sequence[Trajectory]) -> Table:
 
 def transfers(recipe: Recipe, found: Sequence[Trajectory]) -> Table:
     """Return what each agent keeps from the first environment of a pair to the second."""
-    groups = grouped(found, lambda one: (one.agent, one.arm, one.task))
+    groups = grouped(_ordered(recipe, found), lambda one: (one.agent, one.arm, one.task))
     rows = []
     for pair in recipe.transfers:
         before, after = load_env(pair.before).pinned, load_env(pair.after).pinned
@@ -152,6 +154,18 @@ def transfers(recipe: Recipe, found: Sequence[Trajectory]) -> Table:
             )
     columns = ("transfer", "arm", "agent", "before", "after", "difference", "p")
     return Table(f"Transfer, target ≤{recipe.turns}", columns, tuple(rows), ("p: Fisher's exact test, not corrected.",))
+
+
+def _ordered(recipe: Recipe, found: Sequence[Trajectory]) -> list[Trajectory]:
+    """Return trajectories in the order of the recipe, whichever ended first."""
+    envs = [load_env(env.id).pinned for env in recipe.envs]
+    arms, agents = [arm.name for arm in recipe.arms], [agent.label for agent in recipe.agents]
+
+    def place(one: Trajectory) -> tuple[int, str, int, int]:
+        pinned, _, variant = one.task.partition("/")[2].partition("/")
+        return envs.index(f"ptxgym/{pinned}"), variant, arms.index(one.arm), agents.index(one.agent)
+
+    return sorted(found, key=place)
 
 
 def _reading(recipe: Recipe, found: Sequence[Trajectory]) -> tuple[str, ...]:
