@@ -52,6 +52,27 @@ def test_turns_rewards_and_best(evaluator: Evaluator, device: ScriptedDevice) ->
         episode.submit(RIGHT)
 
 
+def test_answers_are_searched_for_a_kernel(evaluator: Evaluator) -> None:
+    episode = Episode(ENV, evaluator, turns=4)
+    nothing = episode.answer("I would use TMA.")
+    assert (nothing.verdict.code, nothing.source, nothing.score) == ("submission.no_code", "I would use TMA.", 0.0)
+    cut = episode.answer("I would use", cut_off=True)
+    assert cut.verdict.code == "submission.truncated_response" and cut.verdict.status is Status.REJECTED
+    found = episode.answer(f"```\nint x;\n```\nNow the kernel:\n```cuda\n{RIGHT}```\n")
+    assert (found.source, found.score, found.notes, found.number) == (RIGHT, 0.2, (), 3)
+    several = episode.answer(f"```cuda\nint x;\n```\n```cuda\n{RIGHT}```\n")
+    assert (several.source, several.notes, several.done) == (RIGHT, ("several_blocks",), True)
+    with pytest.raises(UsageError, match="over after turn 4"):
+        episode.answer(RIGHT)
+
+
+def test_an_answer_must_keep_to_the_skeleton(evaluator: Evaluator) -> None:
+    skeleton = RIGHT.replace("kernel<<<", "// ptxgym: begin launch\n  // ptxgym: end\n  kernel<<<")
+    episode = Episode(ENV, evaluator, turns=2, skeleton=skeleton)
+    assert episode.answer(f"```cuda\n{RIGHT}```").verdict.code == "submission.skeleton_changed"
+    assert episode.answer(f"```cuda\n{skeleton}```").score == 0.2
+
+
 def test_rewards_at_the_end(evaluator: Evaluator) -> None:
     episode = Episode(ENV, evaluator, turns=2, reward="final")
     assert [episode.submit(text).reward for text in (RIGHT, "nothing")] == [0.0, pytest.approx(0.2)]

@@ -151,3 +151,10 @@ def test_never_fails_and_never_invents(answer):
     found = extract(answer)
     assert found.text in answer.replace("\r\n", "\n")
     assert (found.text == "") == (found.code is not None)
+
+
+def test_an_answer_that_reached_its_limit_holds_what_was_complete() -> None:
+    assert extract(f"```cuda\n{KERNEL}```\nThis", cut_off=True).text == KERNEL
+    for answer in ("", "I think", KERNEL, f"```cuda\n{KERNEL}"):
+        assert extract(answer, cut_off=True).code == "truncated_response"
+    assert extract(KERNEL).text == KERNEL and extract("I think").code == "no_code"

@@ -72,8 +72,8 @@ class Answer:
 
     def reply(self, usage: Usage, attempts: int) -> Reply:
         """Return the completion as a reply."""
-        thought, text = split_thinking("".join(self._text))
-        refusal = "".join(self._refusal)
+        thought, text = split_thinking(_joined(self._text))
+        refusal = _joined(self._refusal)
         trace = TokenTrace(
             prompt_ids=tuple(self._prompt_ids),
             completion_ids=tuple(self._ids),
@@ -81,7 +81,7 @@ class Answer:
         )
         return Reply(
             text or refusal,
-            reasoning="".join(self._reasoning) + thought,
+            reasoning=_joined(self._reasoning) + thought,
             finish_reason=self.finish_reason,
             model=self._model,
             usage=usage,
@@ -101,6 +101,11 @@ def split_thinking(text: str) -> tuple[str, str]:
     if closed and (opened or _THINK not in thought):
         return thought.lstrip().removeprefix(_THINK).strip("\n"), rest.lstrip("\n")
     return (text.lstrip().removeprefix(_THINK).strip("\n"), "") if opened else ("", text)
+
+
+def _joined(pieces: list[str]) -> str:
+    """Join pieces, also where one ends within a character (half of a UTF-16 pair); half a character becomes U+FFFD."""
+    return "".join(pieces).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _detail(usage: Any, group: str, name: str) -> int:

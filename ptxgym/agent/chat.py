@@ -36,6 +36,7 @@ class ChatAgent:
         self.prompting = prompting
         self._endpoint = f"{config.model} at {config.base_url}"
         self._key = os.environ.get(config.api_key_env, "").strip() if config.api_key_env else ""
+        self._answered = False
         self._pace = Pace(config.limits.requests_per_minute)
         if config.api_key_env and not self._key:
             raise UsageError(
@@ -60,8 +61,10 @@ class ChatAgent:
             try:
                 await self._ask(body, answer, on_text)
             except failures() as error:
-                trouble = understand(error, self._endpoint, self._key, self.config.api_key_env, turn.number)
+                first = turn.number == 1 and not self._answered
+                trouble = understand(error, self._endpoint, self._key, self.config.api_key_env, first=first)
             else:
+                self._answered = True
                 return answer.reply(_sum(spent, answer.usage(self.config.prices)), attempt)
             if (used := answer.usage(self.config.prices)) != Usage():
                 spent = _sum(spent, used)

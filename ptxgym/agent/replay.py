@@ -74,7 +74,7 @@ class ReplayAgent:
                 f"play {len(self._files)} turns"
             )
         file = self._files[turn.number - 1]
-        text = file.read_text(encoding="utf-8", errors="surrogateescape")
+        text = file.read_text(encoding="utf-8", errors="replace")
         return Reply(fenced(text) + "\n" if file.suffix == ".cu" else text, model=self.name, usage=Usage(cost_usd=0.0))
 
     def _recorded(self, turn: TurnContext) -> Reply:

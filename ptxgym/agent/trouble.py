@@ -78,7 +78,7 @@ def failures() -> tuple[type[Exception], ...]:
     )
 
 
-def understand(error: Exception, endpoint: str, key: str, key_env: str, turn: int) -> Trouble:
+def understand(error: Exception, endpoint: str, key: str, key_env: str, *, first: bool) -> Trouble:
     """Say what to do about a failed call.
 
     Args:
@@ -86,21 +86,22 @@ def understand(error: Exception, endpoint: str, key: str, key_env: str, turn: in
         endpoint: Base URL and model, for messages.
         key: Cut out of messages.
         key_env: The variable that holds it.
-        turn: A conversation that does not fit in the first turn never will: that is a wrong setting.
+        first: Whether the endpoint has not answered yet: what it refuses now is a wrong setting, later it is this one
+            request.
     """
     openai = extra.openai()
     message = _told(error, key)
     if isinstance(error, openai.APIStatusError):
-        return _refused(error, message, endpoint, key_env, turn)
+        return _refused(error, message, endpoint, key_env, first)
     if isinstance(error, openai.APIConnectionError | TimeoutError) and not message:
         message = "no answer in time"
     body = error.body if isinstance(error, openai.APIError) else None
-    if _is_too_long(body, message) and turn > 1:
+    if _is_too_long(body, message) and not first:
         return Trouble(message, Reply("", finish_reason=CONTEXT_LENGTH))
     return Trouble(f"{type(error).__name__}: {message}")
 
 
-def _refused(error: Any, message: str, endpoint: str, key_env: str, turn: int) -> Trouble:
+def _refused(error: Any, message: str, endpoint: str, key_env: str, first: bool) -> Trouble:
     """Read an HTTP status."""
     status, code = error.status_code, str(_field(error.body, "code") or _field(error.body, "type") or "")
     why = f"HTTP {status}: {message}"
@@ -112,15 +113,21 @@ def _refused(error: Any, message: str, endpoint: str, key_env: str, turn: int) -
     if status in (401, 403):
         hint = f"check the key in {key_env}" if key_env else "set api_key_env to the variable that holds the key"
         return Trouble(why, UsageError(f"{endpoint} let nobody in (HTTP {status}: {message}); {hint}"))
-    if status == 404:
-        return Trouble(why, UsageError(f"{endpoint} was not found (HTTP 404: {message}); check base_url and model"))
     if code in _FILTERED:
         return Trouble(why, Reply("", finish_reason="content_filter", refused=True))
-    if status == 413 or _is_too_long(error.body, message):
-        if turn > 1:
-            return Trouble(why, Reply("", finish_reason=CONTEXT_LENGTH))
+    too_long = status == 413 or _is_too_long(error.body, message)
+    if not first:
+        lost = (
+            Reply("", finish_reason=CONTEXT_LENGTH)
+            if too_long
+            else ModelError(f"{endpoint} refused one request: {why}")
+        )
+        return Trouble(why, lost)
+    if too_long:
         hint = "lower sampling.max_completion_tokens, give less knowledge, or take a model that reads more"
         return Trouble(why, UsageError(f"{endpoint} cannot take even the first prompt ({message}); {hint}"))
+    if status == 404:
+        return Trouble(why, UsageError(f"{endpoint} was not found (HTTP 404: {message}); check base_url and model"))
     return Trouble(why, UsageError(f"{endpoint} refused the request (HTTP {status}: {message}); see [sampling]"))
 
 

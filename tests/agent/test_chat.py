@@ -135,6 +135,15 @@ def test_thinking_tags(text: str, thought: str, answer: str) -> None:
     assert split_thinking(text) == (thought, answer)
 
 
+def test_characters_in_halves() -> None:
+    with ScriptedServer(
+        [Say("a\U0001f600b".replace("\U0001f600", "\ud83d\ude00"), piece=1), Say("a\ud83db\udc00")]
+    ) as server:
+        whole, halves = ask(server)[0], ask(server)[0]
+    assert whole.text == "a\U0001f600b"
+    assert halves.text == "a\ufffdb\ufffd"
+
+
 @pytest.mark.parametrize("stream", [True, False])
 def test_truncation_and_refusals_are_answers(stream: bool) -> None:
     script = [
@@ -282,6 +291,21 @@ def test_wrong_settings_are_told_at_once(failure: Fail, said: str) -> None:
     with ScriptedServer([failure]) as server, pytest.raises(UsageError, match=said) as caught:
         ask(server)
     assert KEY not in str(caught.value) and len(server.requests) == 1
+
+
+@pytest.mark.parametrize("status", [400, 404, 422])
+def test_one_refused_request_does_not_end_a_sweep(status: int) -> None:
+    too_long = Fail(400, "This model's maximum context length is 8192 tokens")
+    with ScriptedServer([Say("a"), Fail(status, "odd"), too_long]) as server:
+        agent = load_agent("openai", base_url=server.url, model="m", api_key_env="TEST_KEY")
+
+        async def first_turns() -> Reply:
+            await agent.reply(MESSAGES, context(), lambda text: None)
+            with pytest.raises(ModelError, match=f"refused one request: HTTP {status}: odd"):
+                await agent.reply(MESSAGES, context(), lambda text: None)
+            return await agent.reply(MESSAGES, context(), lambda text: None)
+
+        assert asyncio.run(first_turns()).finish_reason == "context_length"
 
 
 def test_an_empty_account_is_not_asked_again() -> None:
