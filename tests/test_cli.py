@@ -25,6 +25,7 @@ from ptxgym.device.cuda.ncu import Unavailable
 from ptxgym.envs import load_env
 from ptxgym.errors import InfrastructureError, ToolchainError
 from ptxgym.evaluator import Evaluator
+from ptxgym.prompt import render_prompt
 from ptxgym.task import Solution
 from ptxgym.verdict import Status, Verdict
 from tests.bad_kernels import BAD, host
@@ -105,6 +106,7 @@ def test_eval_reads_standard_input_and_takes_bytes_that_are_no_text(
         (("verify", "--variants", "some"), "a number from 1 or 'all', not 'some'"),
         (("verify", "--variants", "0"), "a number from 1 or 'all', not '0'"),
         (("show", "PTX-Gemm-H100", "--variant", "nn-bais"), "did you mean 'nn-bias'"),
+        (("show", "PTX-Gemm-H100", "--knowledge", "parameters,recipe"), "did you mean 'recipes'"),
         (("eval", __file__, *ENV, "--variant", "d64"), "unknown variant of task gemm 'd64'"),
         (("tasks", "export", "--split", "test"), "unknown split 'test'"),
         (("tasks", "export", "--format", "csv"), "'jsonl' or 'json', not 'csv'"),
@@ -154,6 +156,17 @@ def test_list_and_show(run: Callable[..., Ran]) -> None:
     shown = run("show", "ptxgym/Gemm-H100-v1")
     assert shown.code == 0 and shown.out.startswith("# Dense matrix product")
     assert 'extern "C" void run(' in shown.out
+
+
+def test_show_adds_knowledge_and_says_what_it_costs(run: Callable[..., Ran]) -> None:
+    shown = run("show", "PTX-Gemm-H100", "--knowledge", "contract,parameters")
+    config = load_env("PTX-Gemm-H100").override(knowledge=("parameters", "contract"))
+    assert (shown.code, shown.out) == (0, render_prompt(config))
+    rows = [line.split() for line in shown.err.splitlines()][1:]
+    tokens = {row[0]: int(row[-2].replace(",", "")) for row in rows}
+    assert list(tokens) == ["task", "parameters", "contract", "whole"]
+    assert 0 <= tokens["task"] + tokens["parameters"] + tokens["contract"] - tokens["whole"] <= 3
+    assert int(rows[-1][-1].replace(",", "")) == len(shown.out)
 
 
 def test_list_shows_brackets_as_they_stand(

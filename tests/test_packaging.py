@@ -80,6 +80,12 @@ def test_installed_wheel_lists_shows_and_makes(installed: Path) -> None:
     assert lines[1] == str(installed / "ptxgym" / "content")
     assert lines[2] == str(sorted(native.targets()))
     assert lines[3].startswith("# Dense matrix product")
+    told = run_installed(
+        installed,
+        "import gymnasium as gym, ptxgym\n"
+        "print(gym.make('PTX-Gemm-H100', knowledge=['templates']).reset()[0]['prompt'])",
+    )
+    assert "wgmma_ss" in told.stdout, told.stderr
 
 
 def test_installed_wheel_loads_agents_with_their_templates(installed: Path) -> None:

@@ -1,4 +1,4 @@
-"""Run a pack's template functions on the emulator, as a submission that holds them is run."""
+"""Run a pack's template functions as a submission that holds them is run: on the emulator, or on a GPU."""
 
 from __future__ import annotations
 
@@ -11,15 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxgym.build import Build, build
+from ptxgym.device.cuda.executor import Executor
+from ptxgym.device.cuda.gpu import Gpu, profile_of
 from ptxgym.device.emulator.device import EmulatorDevice
 from ptxgym.device.protocol import Execution, RunOptions
 from ptxgym.knowledge import load_pack, template_text
-from ptxgym.plan import Argument, device_profile, record
+from ptxgym.plan import Argument, LaunchPlan, device_profile, record
 from ptxgym.task import load_arch
 from ptxgym.verdict import Failure, Severity
 
 FOLDER = Path(__file__).parent
 DEVICE = EmulatorDevice()
+GPU: Gpu | None = None
+"""Where kernels run instead, once; `tests/gpu/test_knowledge.py` sets it."""
 SCHEDULES = (RunOptions(), RunOptions(schedule="lazy"), *(RunOptions(schedule="random", seed=s) for s in range(1, 5)))
 Array = NDArray[Any]
 TYPES = {np.dtype(np.float32): "float", np.dtype(np.uint16): "__nv_bfloat16", np.dtype(np.uint32): "unsigned"}
@@ -30,11 +34,14 @@ class Ran:
     """What a test kernel came to under one schedule."""
 
     outputs: Mapping[str, Array]
-    execution: Execution
+    execution: Execution | None
+    """None on a GPU."""
 
-    def executed(self, form: str) -> int:
-        """How often warps executed instructions whose PTX begins with `form`."""
-        return sum(count.warp for count in self.execution.counts if count.form.startswith(form))
+    def executed(self, form: str, times: int) -> bool:
+        """Whether warps executed instructions whose PTX begins with `form` so often; a GPU does not count."""
+        if self.execution is None:
+            return True
+        return sum(count.warp for count in self.execution.counts if count.form.startswith(form)) == times
 
 
 def compiled(arch: str, file: str, inputs: Mapping[str, Array], outputs: Mapping[str, Any], axes: Any) -> Build:
@@ -76,8 +83,10 @@ def run(
     built = compiled(arch, file, inputs, outputs, axes)
     arguments = [Argument(name, "input", array.nbytes) for name, array in inputs.items()]
     arguments += [Argument(n, "output", np.dtype(kind).itemsize * count) for n, (kind, count) in outputs.items()]
-    plan = record(built, arguments, axes, device_profile(arch))
+    plan = record(built, arguments, axes, device_profile(arch) if GPU is None else profile_of(GPU))
     assert not isinstance(plan, Failure), plan.message
+    if GPU is not None:
+        return Ran(_on_gpu(GPU, built, plan, inputs, outputs), None)
     given = {name: np.ascontiguousarray(array).reshape(-1).view(np.uint8) for name, array in inputs.items()}
     given |= {a.name: np.full(a.size_bytes, 0xAB, np.uint8) for a in arguments if a.role == "output"}
     runs = []
@@ -91,6 +100,18 @@ def run(
         for name, array in runs[0].outputs.items():
             np.testing.assert_array_equal(other.outputs[name], array)
     return runs[0]
+
+
+def _on_gpu(
+    gpu: Gpu, built: Build, plan: LaunchPlan, inputs: Mapping[str, Array], outputs: Mapping[str, tuple[Any, int]]
+) -> dict[str, Array]:
+    results = {name: np.zeros(count, kind) for name, (kind, count) in outputs.items()}
+    with Executor.start(gpu) as executor:
+        refused = executor.load(built, [plan])
+        assert refused is None, refused
+        called = executor.call(0, {n: np.ascontiguousarray(a) for n, a in inputs.items()}, results, timeout_s=20)
+        assert not isinstance(called, Failure), called
+    return results
 
 
 def bf16(values: Array) -> NDArray[np.uint16]:

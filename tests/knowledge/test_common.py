@@ -19,7 +19,7 @@ def test_ring_with_barriers_and_registers_that_change_hands(arch: str, lines: in
         arch, "barriers.cu", inputs={"in": given}, outputs={"out": (np.float32, given.size)}, axes={"lines": lines}
     )
     np.testing.assert_array_equal(ran.outputs["out"].reshape(lines, 128), 2 * given[:, ::-1])
-    assert ran.executed("setmaxnreg") == 8
+    assert ran.executed("setmaxnreg", 8)
 
 
 def test_named_barriers_order_both_ways(arch: str) -> None:

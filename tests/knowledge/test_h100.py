@@ -20,7 +20,7 @@ def test_products_in_every_major_swizzle_and_source(n: int, which: int) -> None:
     outputs = {"out": (np.float32, 64 * n)}
     ran = run(ARCH, "wgmma.cu", inputs=given, outputs=outputs, axes={"n": n, "which": which})
     np.testing.assert_array_equal(ran.outputs["out"].reshape(64, n), a @ b.T)
-    assert ran.executed(f"wgmma.mma_async.sync.aligned.m64n{n}k16") == 4 * 4
+    assert ran.executed(f"wgmma.mma_async.sync.aligned.m64n{n}k16", 4 * 4)
 
 
 def test_sums_become_operands_rows_are_reduced_and_boxes_stored() -> None:
