@@ -1,0 +1,205 @@
+"""Metrics of made-up records: what counts, what does not, and what is shown only after a second measurement."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ptxgym.bench.metrics import (
+    Outcome,
+    Rate,
+    Trajectory,
+    best_speedup,
+    cell,
+    confirmed,
+    contrasts,
+    failures_by_turn,
+    fast,
+    grouped,
+    horizons,
+    outcome_of,
+    shift,
+    trajectories,
+)
+from ptxgym.bench.recipe import Recipe
+from ptxgym.bench.statistics import wilson
+from ptxgym.bench.tables import tables
+from ptxgym.store.reader import StoredRun
+from ptxgym.store.records import EpisodeRecord, Remeasurement, TurnRecord, Usage
+from ptxgym.verdict import Status, Verdict
+from tests.store.samples import episode, front, turn, verdict
+
+
+def outcomes(*turns: str) -> tuple[Outcome, ...]:
+    """`-` wrong, `r` right, `t` right on target, `t0.5` measured."""
+    found = []
+    for number, text in enumerate(turns, 1):
+        speed = float(text[1:]) if text[1:] else None
+        found.append(Outcome(number, "wrong_output" if text[0] == "-" else "", text[0] == "t", speed))
+    return tuple(found)
+
+
+def one(*turns: str, task: str = "ptxgym/Gemm-H100-v1", agent: str = "m", again: str = "", **more: Any) -> Trajectory:
+    second = outcomes(again)[0] if again else None
+    return Trajectory(f"{task}/{agent}", task, "h100", agent, "none", outcomes(*turns), again=second, **more)
+
+
+def stored(episodes: list[EpisodeRecord], turns: list[TurnRecord], again: tuple[Remeasurement, ...] = ()) -> StoredRun:
+    return StoredRun(Path("run"), front(), tuple(episodes), tuple(turns), again)
+
+
+def test_verdicts_as_outcomes() -> None:
+    assert outcome_of(verdict(), 1) == Outcome(1, "", False, None, 0.2)
+    assert outcome_of(verdict(target=True, speedup=0.7), 2) == Outcome(2, "", True, 0.7, 0.5)
+    hazard = verdict(Status.HAZARD, target=True, speedup=0.9)
+    assert outcome_of(hazard, 1) == Outcome(1, "hazard", False, None, 0.0)
+    for code, name in (("submission.no_code", "no_code"), ("submission.truncated_response", "truncated")):
+        refused = verdict(Status.REJECTED, code=code)
+        assert outcome_of(refused, 1).failure == name
+        assert outcome_of(refused, 1, refused=True).failure == "refused"
+    assert outcome_of(verdict(Status.REJECTED, code="submission.too_large"), 1).failure == "rejected"
+
+
+def test_records_as_trajectories() -> None:
+    def at(id: str, *verdicts: Verdict, **more: Any) -> list[TurnRecord]:
+        return [turn(id, number, found, **more) for number, found in enumerate(verdicts, 1)]
+
+    episodes = [
+        episode("done", variant="d64", usage=Usage(prompt_tokens=100, completion_tokens=50, cost_usd=0.5)),
+        episode("infra", status="infra"),
+        episode("refused", status="refused", arm="full"),
+        episode("without turns"),
+    ]
+    turns = [
+        *reversed(at("done", verdict(Status.COMPILE_ERROR), verdict(target=True, speedup=0.4))),
+        *at("infra", verdict(target=True)),
+        *at("refused", verdict(Status.REJECTED), refused=True),
+        *at("unfinished", verdict()),
+    ]
+    again = Remeasurement(
+        episode="done", turn=2, epoch=1, verdict=verdict(target=True, speedup=0.3), measured_at="2026"
+    )
+    done, refused = trajectories(stored(episodes, turns, (again,)))
+    assert (done.id, done.task, done.agent, done.arm) == ("done", "ptxgym/Gemm-H100-v1/d64", "a", "none")
+    assert [(each.turn, each.failure, each.target) for each in done.outcomes] == [
+        (1, "compile_error", False), (2, "", True),
+    ]  # fmt: skip
+    assert (done.tokens, done.cost_usd, done.emulated, done.fastest(2), done.fastest(1)) == (150, 0.5, False, 0.4, 0.0)
+    assert done.again is not None and done.again.speedup == 0.3
+    assert (refused.task, refused.arm, refused.emulated) == ("ptxgym/Gemm-H100-v1", "full", True)
+    assert [each.failure for each in refused.outcomes] == ["refused"]
+
+
+def test_rates_within_so_many_turns() -> None:
+    found = [one("t"), one("-", "r", "t"), one("-", "-", "-", "-", "r"), one("-")]
+    summary = cell(found, (1, 4, 8))
+    assert summary.correct == {1: Rate(1, 4), 4: Rate(2, 4), 8: Rate(3, 4)}
+    assert summary.target == {1: Rate(1, 4), 4: Rate(2, 4), 8: Rate(2, 4)}
+    assert summary.target[8].interval == wilson(2, 4)
+    assert (summary.trajectories, summary.turns) == (4, 10)
+    assert summary.correct_turns.value == pytest.approx(4 / 10)
+    assert summary.target_turns.value == pytest.approx(2 / 10)
+    assert summary.failures == {"wrong_output": 6}
+    assert failures_by_turn(found)[1] == {"wrong_output": 3, "ok": 1}
+    assert failures_by_turn(found)[5] == {"ok": 1}
+    with pytest.raises(ValueError, match="no trajectory ended"):
+        cell([], (1,))
+
+
+def test_horizons_end_with_the_last_turn() -> None:
+    assert [horizons(turns) for turns in (1, 3, 4, 8, 10)] == [(1,), (1, 3), (1, 4), (1, 4, 8), (1, 4, 8, 10)]
+
+
+def test_cost_and_tokens_of_all_are_shared_by_those_that_succeed() -> None:
+    found = [one("t", tokens=100, cost_usd=1.0), one("-", tokens=300, cost_usd=2.0), one("r", tokens=200, cost_usd=0.0)]
+    summary = cell(found, (1,))
+    assert (summary.tokens_per_solved, summary.cost_per_solved_usd) == (600.0, 3.0)
+    assert cell(found[1:], (1,)).tokens_per_solved is None
+    unpriced = cell([*found, one("t", tokens=0)], (1,))
+    assert (unpriced.tokens_per_solved, unpriced.cost_per_solved_usd) == (300.0, None)
+
+
+def test_speed_counts_on_target_and_where_it_is_measured() -> None:
+    found = [one("t0.3", "r0.9", emulated=False), one("t0.8", "t0.5", emulated=False), one("-", emulated=False)]
+    assert {p: rate.successes for p, rate in fast(found, 2).items()} == {0.25: 2, 0.5: 1, 0.75: 1, 1.0: 0}
+    assert cell(found, (2,)).fast == fast(found, 2)
+    assert cell([one("t")], (1,)).fast is None
+
+
+def test_best_speed_is_shown_after_a_second_measurement_and_at_equal_numbers() -> None:
+    fresh = [one("t0.9", emulated=False), one("t0.5", emulated=False), one("-", emulated=False)]
+    assert best_speedup(fresh, 3, 1) is None
+    again = [
+        one("t0.9", emulated=False, again="t0.7"), one("t0.5", emulated=False, again="t0.6"), one("-", emulated=False),
+    ]  # fmt: skip
+    assert best_speedup(again, 3, 1) == pytest.approx(0.7)
+    assert best_speedup(again, 1, 1) == pytest.approx(1.3 / 3)
+    assert best_speedup(again, 2, 1) == pytest.approx((0.7 + 0.7 + 0.6) / 3)
+    lost = [one("t0.9", emulated=False, again="-"), *again[1:]]
+    assert best_speedup(lost, 3, 1) == 0.0
+    assert best_speedup([one("-", emulated=False)], 1, 1) is None
+
+
+def test_a_kernel_holds_if_it_is_as_good_under_new_conditions() -> None:
+    found = [one("t", again="t"), one("t", again="r"), one("r", again="r"), one("r", again="-"), one("-")]
+    assert confirmed(found) == Rate(2, 4)
+    assert confirmed([one("t")]) is None
+
+
+def test_models_are_compared_task_by_task() -> None:
+    tasks = ("ptxgym/Gemm-H100-v1", "ptxgym/AttnFwd-H100-v1")
+    good = [one("t", task=task, agent="good") for task in tasks for _ in range(6)]
+    bad = [one("r", task=task, agent="bad") for task in tasks for _ in range(6)]
+    found = contrasts(grouped([*good, *bad], lambda each: (each.agent,)), 1, ("target", "correct"))
+    assert [(each.metric, each.first, each.second, each.tasks, each.difference) for each in found] == [
+        ("target", ("good",), ("bad",), 2, 1.0), ("correct", ("good",), ("bad",), 2, 0.0),
+    ]  # fmt: skip
+    assert found[0].p_value == pytest.approx(2 / 924**2)  # C(12, 6) deals a task; two of all are as extreme
+    assert (found[0].corrected, found[1].corrected) == (pytest.approx(2 * found[0].p_value), 1.0)
+
+
+def test_a_shift_between_generations() -> None:
+    moved = shift([one("t")] * 4, [one("t"), one("r"), one("-"), one("-")], 1)
+    assert (moved.before, moved.after, moved.difference) == (Rate(4, 4), Rate(1, 4), -0.75)
+    assert moved.p_value == pytest.approx(2 * 4 / 56)  # Fisher: C(4,1)·C(4,0) ÷ C(8,3), both sides
+    with pytest.raises(ValueError, match="both environments"):
+        shift([one("t")], [], 1)
+
+
+def recipe(**changes: Any) -> Recipe:
+    parts: dict[str, Any] = {
+        "name": "r", "summary": "s", "envs": ("PTX-Gemm-H100", "PTX-Gemm-B200"), "trajectories": 2, "turns": 2,
+        "agents": ({"use": "oracle", "anchor": True}, {"use": "openai", "label": "m"}, {"use": "openai", "label": "w"}),
+        "transfers": ({"before": "PTX-Gemm-H100", "after": "PTX-Gemm-B200"},),
+    }  # fmt: skip
+    return Recipe.model_validate({**parts, **changes})
+
+
+def test_tables_say_what_is_not_measured_and_leave_anchors_out_of_tests() -> None:
+    blackwell = "ptxgym/Gemm-B200-v1"
+    found = [
+        one("t0.9", agent="w", emulated=False), one("t0.8", agent="w", emulated=False),
+        one("t0.5", agent="m", emulated=False, again="t0.4"), one("-", agent="m", emulated=False),
+        one("t1.0", agent="oracle", emulated=False, again="t1.0"),
+        one("-", "t", agent="m", task=blackwell), one("r", agent="oracle", task=blackwell, again="r"),
+    ]  # fmt: skip
+    shown = {table.title: table for table in tables(recipe(), found)}
+    rates = shown["Trajectories that succeed within so many turns"]
+    assert [(row[0], row[2], row[3]) for row in rates.rows] == [
+        ("Gemm-H100-v1", "oracle", "1"), ("Gemm-H100-v1", "m", "2"), ("Gemm-H100-v1", "w", "2"),
+        ("Gemm-B200-v1", "oracle", "1"), ("Gemm-B200-v1", "m", "1"),
+    ]  # fmt: skip
+    column = rates.columns.index("best speed-up")
+    assert [row[column] for row in rates.rows] == ["1.000 (1)", "0.400 (2)", "not re-measured", "emulated", "emulated"]
+    assert [row[-1] for row in rates.rows] == ["1/1", "1/1", "-", "1/1", "-"]
+    assert any("--remeasure" in note for note in rates.notes)
+    assert any("takes no times" in note for note in rates.notes)
+    (versus,) = shown["Comparisons, paired by task"].rows
+    assert versus[:2] == ("m / none", "w / none")
+    moved = shown["Transfer, target ≤2"].rows
+    assert [row[2:6] for row in moved] == [("oracle", "1/1", "0/1", "-100%"), ("m", "1/2", "1/1", "+50%")]
+    assert shown["Failed turns"].rows[1] == ("none", "m", "4", "2")
+    assert tables(recipe(), []) == ()
+    assert "Transfer, target ≤2" not in {table.title for table in tables(recipe(transfers=()), found)}
