@@ -23,8 +23,8 @@ a fair, a late and a random schedule.
 - **named**: one of the first three findings names the changed line, or the line of the statement that it orders,
   counts or feeds.
 
-The unchanged kernels are clean: right numbers and no finding of any severity over 100 random schedules (10 where a
-sample is shown), a fair and a late one.
+The unchanged kernels are clean: right numbers and no finding of any severity over 100 random schedules, a fair and a
+late one.
 """
 _TAIL = """
 What is noticed but not named shows in the numbers alone: shapes and signs of an instruction descriptor, the box and

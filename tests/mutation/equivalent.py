@@ -97,6 +97,10 @@ _REGISTERS_ONLY = (
     "What stands between uses the registers, for which the same thread waits anyway (PTX ISA 9.7.16.6.4.5); the sums "
     "are final, and nothing writes their cells again."
 )
+_SECOND_SIDE = (
+    "In the turn after the last only the second side has a product, since a causal first side ends a tile earlier: the "
+    "wait has moved behind a product that is left out, and still stands before the one that is done."
+)
 _LATER_ARRIVAL = (
     "The barrier after it is complete when the same warps are done with the other half of the same block: a longer "
     "wait for the same warps, which need nothing that comes after it."
@@ -151,6 +155,7 @@ EQUIVALENCES = (
         Equivalence(kernel, "move.tcgen05_wait_ld", r"load_columns\(values, sums \+ part \* 32\);", _REGISTERS_ONLY)
         for kernel in _BACKWARD_B200
     ),
+    Equivalence("attn_fwd_causal_b200", "move.mbarrier_wait", _NEXT_TILE, _SECOND_SIDE),
     *(Equivalence(kernel, "drop.mbarrier_wait", _STATISTICS_WAIT, _STATISTICS) for kernel in _BACKWARD_B200),
     *(Equivalence(kernel, "move.mbarrier_wait", _STATISTICS_WAIT, _STATISTICS) for kernel in _BACKWARD_B200),
     *(
