@@ -140,10 +140,10 @@ def run_(
     from ptxgym.cli.playing import run_one
     from ptxgym.cli.settings import parse_settings
     from ptxgym.envs import load_env
-    from ptxgym.knowledge import expand
+    from ptxgym.knowledge import parse_parts
 
     check_device(device)
-    parts = None if knowledge is None else expand(part.strip() for part in knowledge.split(",") if part.strip())
+    parts = None if knowledge is None else parse_parts(knowledge)
     chosen = {"turns": turns, "stop": stop, "knowledge": parts}
     config = load_env(env).of_variant(variant)
     config = config.override(**{name: value for name, value in chosen.items() if value is not None})
