@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.rule import Rule
 from rich.text import Text
 
-from ptxgym.agent import Answered, Event, Started, Trouble
+from ptxgym.agent import Answered, Event, Judged, Started, Trouble
 from ptxgym.agent import Text as Piece
 from ptxgym.bench.recipe import AgentSpec, Arm, EnvSpec, Recipe
 from ptxgym.bench.runner import Watcher
@@ -94,7 +94,7 @@ class _Show(Watcher):
         self._since = time.monotonic()
         self._characters = 0
         self.ended: EpisodeRecord | None = None
-        self._scores: list[float] = []
+        self._scores: dict[int, float] = {}
 
     def live(self) -> AbstractContextManager[object]:
         """Show the moving line as long as the context lasts."""
@@ -110,7 +110,10 @@ class _Show(Watcher):
         return plain(f"{self._doing}{size} · {time.monotonic() - self._since:.0f} s", "dim")
 
     def on_event(self, planned: Planned, event: Event) -> None:
-        """Show what happened within the episode."""
+        """Show what happened within the episode; turns that are played again after a failure are known already."""
+        turn = event.record.turn if isinstance(event, Judged) else event.turn
+        if turn in self._scores:
+            return
         if isinstance(event, Started):
             self._do(event.turn, "the model answers")
         elif isinstance(event, Piece):
@@ -121,7 +124,7 @@ class _Show(Watcher):
         elif isinstance(event, Answered):
             self._do(event.turn, f"an answer of {len(event.reply.text):,} characters is judged")
         else:
-            self._scores.append(event.record.score)
+            self._scores[turn] = event.record.score
             _print_turn(event.record, self._turns)
 
     def on_retry(self, planned: Planned, record: EpisodeRecord) -> None:
@@ -140,7 +143,7 @@ class _Show(Watcher):
             if record.problem:
                 out.print(plain(f"{record.status}: {_line(record.problem)}", "red"))
             best = f"; the best is {record.best_score:.2f}, of turn {record.best_turn}" if record.best_turn else ""
-            out.print(plain(f"scores {' → '.join(f'{score:.2f}' for score in self._scores) or 'none'}{best}"))
+            out.print(plain(f"scores {' → '.join(f'{score:.2f}' for score in self._scores.values()) or 'none'}{best}"))
             if record.usage != Usage(cost_usd=0.0):
                 out.print(plain(usage_line(record.usage)))
         out.print(plain(f"records in {folder}"))

@@ -157,6 +157,16 @@ def test_a_refusal_exits_with_1_and_an_endpoint_that_fails_with_3(tmp_path: Path
     assert "gave no answer in 2 attempts" in done.stdout
 
 
+def test_an_episode_goes_on_after_a_failure_and_tells_each_turn_once(tmp_path: Path) -> None:
+    cut = Cut(how="before")
+    with ScriptedServer([Say("no"), cut, cut, Say("never")]) as server:
+        done, stored = play(server, tmp_path / "run", "--turns", 2)
+    assert (done.returncode, stored.episodes[-1].status, len(server.requests)) == (0, "done", 4)
+    assert [turn.response for turn in stored.turns] == ["no", "never"]
+    assert done.stdout.count("turn 1 of 2: rejected") == done.stdout.count("turn 2 of 2: rejected") == 1
+    assert "the machine failed, and the episode goes on" in done.stdout and "scores 0.00 → 0.00;" in done.stdout
+
+
 def test_wrong_settings_exit_with_2_before_anything_is_written(tmp_path: Path) -> None:
     run = ("run", "--env", "PTX-Gemm-H100", "--out", tmp_path / "run")
     for arguments, said in (
