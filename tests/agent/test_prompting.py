@@ -93,6 +93,9 @@ def test_first_message_pair_and_canary(context: Context) -> None:
 
 
 def test_several_blocks_are_told() -> None:
+    for context in ("last", "folded"):
+        told = messages(context, (exchange(1, 0.2, notes=("several_blocks",)),))[-1].content  # type: ignore[arg-type]
+        assert told.count("several code blocks") == 1 and "\n\n\n" not in told
     assert "several code blocks" in messages("full", (exchange(1, 0.2, notes=("several_blocks",)),))[-1].content
     assert "several code blocks" not in messages("full", (exchange(1, 0.2),))[-1].content
 
