@@ -13,7 +13,7 @@ from ptxgym.agent.answer import Answer
 from ptxgym.agent.config import Limits, OpenAIConfig
 from ptxgym.agent.prompting import Prompting
 from ptxgym.agent.protocol import ModelError, Reply, TurnContext
-from ptxgym.agent.trouble import BrokenAnswer, Pace, Trouble, failures, understand
+from ptxgym.agent.trouble import BrokenAnswer, FailedCall, Pace, failures, understand
 from ptxgym.errors import UsageError
 from ptxgym.store.records import Message, Usage
 
@@ -54,7 +54,7 @@ class ChatAgent:
         limits = self.config.limits
         body = self._body(messages, turn)
         spent: Usage | None = None
-        trouble = Trouble("")
+        trouble = FailedCall("")
         for attempt in range(1, limits.retries + 2):
             await self._pace.wait()
             answer = Answer()
@@ -115,7 +115,9 @@ class ChatAgent:
             more["return_token_ids"] = True
         return {**body, "extra_body": more}
 
-    async def _pause(self, trouble: Trouble, attempt: int, limits: Limits, on_trouble: Callable[[str], None]) -> None:
+    async def _pause(
+        self, trouble: FailedCall, attempt: int, limits: Limits, on_trouble: Callable[[str], None]
+    ) -> None:
         """Wait before the next attempt."""
         doubled_s = min(limits.backoff_most_s, limits.backoff_s * 2.0 ** (attempt - 1))
         pause_s = trouble.after_s if trouble.after_s is not None else doubled_s * random.uniform(0.75, 1.25)

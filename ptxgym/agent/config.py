@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, JsonValue, field_validator
@@ -114,8 +114,8 @@ class OpenAIConfig(Value):
         return sampling
 
 
-AgentConfig = Annotated[OpenAIConfig | SolutionConfig | ReplayConfig, Field(discriminator="kind")]
-KINDS: dict[str, type[OpenAIConfig | SolutionConfig | ReplayConfig]] = {
+AgentConfig = OpenAIConfig | SolutionConfig | ReplayConfig
+KINDS: dict[str, type[AgentConfig]] = {
     "openai": OpenAIConfig,
     "solution": SolutionConfig,
     "replay": ReplayConfig,

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ptxgym import content
-from ptxgym.agent.config import KINDS, OpenAIConfig, ReplayConfig, SolutionConfig
+from ptxgym.agent.config import KINDS, AgentConfig, OpenAIConfig, SolutionConfig
 from ptxgym.agent.prompting import Prompting
 from ptxgym.agent.protocol import Agent
 from ptxgym.errors import ContentError, UsageError
@@ -58,7 +58,7 @@ def load_agent(name: str, **overrides: Any) -> Agent:
     return _make(config, path.parent)
 
 
-def _make(config: OpenAIConfig | SolutionConfig | ReplayConfig, folder: Path) -> Agent:
+def _make(config: AgentConfig, folder: Path) -> Agent:
     if isinstance(config, OpenAIConfig):
         from ptxgym.agent.chat import ChatAgent
 
@@ -86,7 +86,7 @@ def _merged(written: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[st
     return result
 
 
-def _problem(item: Any, model: type[OpenAIConfig | SolutionConfig | ReplayConfig]) -> str:
+def _problem(item: Any, model: type[AgentConfig]) -> str:
     key = ".".join(map(str, item["loc"])) or "(all)"
     if item["type"] == "extra_forbidden" and len(item["loc"]) == 1:
         return content.unknown("setting", key, (name for name in model.model_fields if name not in ("name", "kind")))

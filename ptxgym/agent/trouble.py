@@ -33,7 +33,7 @@ class BrokenAnswer(Exception):
 
 
 @dataclass(frozen=True)
-class Trouble:
+class FailedCall:
     """A failed call."""
 
     why: str
@@ -78,7 +78,7 @@ def failures() -> tuple[type[Exception], ...]:
     )
 
 
-def understand(error: Exception, endpoint: str, key: str, key_env: str, *, first: bool) -> Trouble:
+def understand(error: Exception, endpoint: str, key: str, key_env: str, *, first: bool) -> FailedCall:
     """Say what to do about a failed call.
 
     Args:
@@ -97,24 +97,24 @@ def understand(error: Exception, endpoint: str, key: str, key_env: str, *, first
         message = "no answer in time"
     body = error.body if isinstance(error, openai.APIError) else None
     if _is_too_long(body, message) and not first:
-        return Trouble(message, Reply("", finish_reason=CONTEXT_LENGTH))
-    return Trouble(f"{type(error).__name__}: {message}")
+        return FailedCall(message, Reply("", finish_reason=CONTEXT_LENGTH))
+    return FailedCall(f"{type(error).__name__}: {message}")
 
 
-def _refused(error: Any, message: str, endpoint: str, key_env: str, first: bool) -> Trouble:
+def _refused(error: Any, message: str, endpoint: str, key_env: str, first: bool) -> FailedCall:
     """Read an HTTP status."""
     status, code = error.status_code, str(_field(error.body, "code") or _field(error.body, "type") or "")
     why = f"HTTP {status}: {message}"
     if code == "insufficient_quota":
-        return Trouble(why, ModelError(f"{endpoint}: the account has no credit left: {message}"))
+        return FailedCall(why, ModelError(f"{endpoint}: the account has no credit left: {message}"))
     if status in _PASSING or status >= 500:
         crowded = status in (429, 503)
-        return Trouble(why, after_s=retry_after_s(error.response.headers), crowded=crowded)
+        return FailedCall(why, after_s=retry_after_s(error.response.headers), crowded=crowded)
     if status in (401, 403):
         hint = f"check the key in {key_env}" if key_env else "set api_key_env to the variable that holds the key"
-        return Trouble(why, UsageError(f"{endpoint} let nobody in (HTTP {status}: {message}); {hint}"))
+        return FailedCall(why, UsageError(f"{endpoint} let nobody in (HTTP {status}: {message}); {hint}"))
     if code in _FILTERED:
-        return Trouble(why, Reply("", finish_reason="content_filter", refused=True))
+        return FailedCall(why, Reply("", finish_reason="content_filter", refused=True))
     too_long = status == 413 or _is_too_long(error.body, message)
     if not first:
         lost = (
@@ -122,13 +122,13 @@ def _refused(error: Any, message: str, endpoint: str, key_env: str, first: bool)
             if too_long
             else ModelError(f"{endpoint} refused one request: {why}")
         )
-        return Trouble(why, lost)
+        return FailedCall(why, lost)
     if too_long:
         hint = "lower sampling.max_completion_tokens, give less knowledge, or take a model that reads more"
-        return Trouble(why, UsageError(f"{endpoint} cannot take even the first prompt ({message}); {hint}"))
+        return FailedCall(why, UsageError(f"{endpoint} cannot take even the first prompt ({message}); {hint}"))
     if status == 404:
-        return Trouble(why, UsageError(f"{endpoint} was not found (HTTP 404: {message}); check base_url and model"))
-    return Trouble(why, UsageError(f"{endpoint} refused the request (HTTP {status}: {message}); see [sampling]"))
+        return FailedCall(why, UsageError(f"{endpoint} was not found (HTTP 404: {message}); check base_url and model"))
+    return FailedCall(why, UsageError(f"{endpoint} refused the request (HTTP {status}: {message}); see [sampling]"))
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
