@@ -58,7 +58,7 @@ class Trajectory:
     tokens: int = 0
     cost_usd: float | None = None
     emulated: bool = True
-    """Whether no speed was measured."""
+    """Whether kernels for this architecture were emulated, so that no speed was measured."""
     again: Outcome | None = None
     """The best kernel under new conditions, where it was judged once more."""
 
@@ -116,13 +116,17 @@ def trajectories(stored: StoredRun) -> tuple[Trajectory, ...]:
     for turn in sorted(stored.turns, key=lambda turn: turn.turn):
         turns.setdefault(turn.episode, []).append(turn)
     again = {found.episode: found for found in stored.remeasured}
+    measured = {turn.verdict.provenance.arch for turn in stored.turns if turn.verdict.provenance.tier is not None}
+    emulated = "emulator" in stored.record.device.split(", ")
     result = []
     for episode in stored.episodes:
         played = turns.get(episode.id, [])
         if episode.status == "infra" or not played:
             continue
         found = again.get(episode.id)
-        result.append(_trajectory(episode, played, outcome_of(found.verdict, found.turn) if found else None))
+        arch = played[0].verdict.provenance.arch
+        second = outcome_of(found.verdict, found.turn) if found else None
+        result.append(_trajectory(episode, played, arch, second, emulated and arch not in measured))
     return tuple(result)
 
 
@@ -283,19 +287,21 @@ def contrasts(
     )
 
 
-def _trajectory(episode: EpisodeRecord, played: Sequence[TurnRecord], again: Outcome | None) -> Trajectory:
+def _trajectory(
+    episode: EpisodeRecord, played: Sequence[TurnRecord], arch: str, again: Outcome | None, emulated: bool
+) -> Trajectory:
     usage = episode.usage
     variant = episode.variant or "base"
     return Trajectory(
         id=episode.id,
         task=episode.env if variant == "base" else f"{episode.env}/{variant}",
-        arch=played[0].verdict.provenance.arch,
+        arch=arch,
         agent=episode.agent,
         arm=episode.arm,
         outcomes=tuple(outcome_of(turn.verdict, turn.turn, turn.refused) for turn in played),
         tokens=usage.prompt_tokens + usage.completion_tokens,
         cost_usd=usage.cost_usd,
-        emulated=all(turn.verdict.provenance.tier is None for turn in played),
+        emulated=emulated,
         again=again,
     )
 

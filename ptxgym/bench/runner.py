@@ -121,8 +121,8 @@ class _Sitting:
 
     async def _attempt(self, planned: Planned) -> EpisodeRecord:
         def on_event(event: Event) -> None:
-            if isinstance(event, Judged):
-                self._run.turn(event.record)
+            if isinstance(event, Judged) and not self._run.turn(event.record):
+                return  # played before, by this sitting or another
             self._watcher.on_event(planned, event)
 
         episode = await asyncio.to_thread(Episode, planned.env, self._evaluator)

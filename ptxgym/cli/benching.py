@@ -16,6 +16,7 @@ from ptxgym.bench.session import Sweep
 from ptxgym.bench.sweep import Planned
 from ptxgym.bench.tables import Table, tables
 from ptxgym.cli.console import err, out, plain
+from ptxgym.reward import TARGET_SCORE
 from ptxgym.store.reader import StoredRun
 from ptxgym.store.records import EpisodeRecord, Remeasurement
 
@@ -69,7 +70,7 @@ class _Live(Watcher):
 
     def on_end(self, planned: Planned, record: EpisodeRecord) -> None:
         """Count the episode."""
-        self._solved += record.best_score >= 0.5
+        self._solved += record.best_score >= TARGET_SCORE
         self._infra += record.status == "infra"
         self._progress.advance(self._task)
         self._update()

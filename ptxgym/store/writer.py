@@ -64,12 +64,14 @@ class RunWriter:
         write_whole(folder / reader.RUN, to_json(record) + "\n")
         return cls(folder)
 
-    def turn(self, record: TurnRecord) -> None:
-        """Store a turn; one that is on record, from before a kill, stays as it is."""
+    def turn(self, record: TurnRecord) -> bool:
+        """Store a turn and return True; one that is on record, from before a kill, stays as it is."""
         key = record.episode, record.turn
-        if key not in self._known:
-            self._known.add(key)
-            self._turns.append(record)
+        if key in self._known:
+            return False
+        self._turns.append(record)
+        self._known.add(key)
+        return True
 
     def episode(self, record: EpisodeRecord) -> None:
         """Store how an episode ended."""

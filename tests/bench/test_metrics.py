@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,13 +83,18 @@ def test_records_as_trajectories() -> None:
         episode="done", turn=2, epoch=1, verdict=verdict(target=True, speedup=0.3), measured_at="2026"
     )
     done, refused = trajectories(stored(episodes, turns, (again,)))
+    assert {one.emulated for one in (done, refused)} == {False}  # same architecture, some of it measured
+    without_speed = [found for found in turns if found.verdict.provenance.tier is None]
+    assert {one.emulated for one in trajectories(stored(episodes, without_speed))} == {True}
+    on_gpu = replace(stored(episodes, without_speed), record=front(device="NVIDIA H200"))
+    assert {one.emulated for one in trajectories(on_gpu)} == {False}  # though nothing came so far as to be measured
     assert (done.id, done.task, done.agent, done.arm) == ("done", "ptxgym/Gemm-H100-v1/d64", "a", "none")
     assert [(each.turn, each.failure, each.target) for each in done.outcomes] == [
         (1, "compile_error", False), (2, "", True),
     ]  # fmt: skip
     assert (done.tokens, done.cost_usd, done.emulated, done.fastest(2), done.fastest(1)) == (150, 0.5, False, 0.4, 0.0)
     assert done.again is not None and done.again.speedup == 0.3
-    assert (refused.task, refused.arm, refused.emulated) == ("ptxgym/Gemm-H100-v1", "full", True)
+    assert (refused.task, refused.arm) == ("ptxgym/Gemm-H100-v1", "full")
     assert [each.failure for each in refused.outcomes] == ["refused"]
 
 
