@@ -80,15 +80,9 @@ def run(
         axes: Values of the `int` parameters.
         schedules: The first one's run is returned.
     """
-    built = compiled(arch, file, inputs, outputs, axes)
-    arguments = [Argument(name, "input", array.nbytes) for name, array in inputs.items()]
-    arguments += [Argument(n, "output", np.dtype(kind).itemsize * count) for n, (kind, count) in outputs.items()]
-    plan = record(built, arguments, axes, device_profile(arch) if GPU is None else profile_of(GPU))
-    assert not isinstance(plan, Failure), plan.message
+    built, plan, given = _prepared(arch, file, inputs, outputs, axes)
     if GPU is not None:
         return Ran(_on_gpu(GPU, built, plan, inputs, outputs), None)
-    given = {name: np.ascontiguousarray(array).reshape(-1).view(np.uint8) for name, array in inputs.items()}
-    given |= {a.name: np.full(a.size_bytes, 0xAB, np.uint8) for a in arguments if a.role == "output"}
     runs = []
     for options in schedules:
         execution = DEVICE.run(built, plan, given, options)
@@ -100,6 +94,40 @@ def run(
         for name, array in runs[0].outputs.items():
             np.testing.assert_array_equal(other.outputs[name], array)
     return runs[0]
+
+
+def codes_of(
+    arch: str,
+    file: str,
+    *,
+    inputs: Mapping[str, Array],
+    outputs: Mapping[str, tuple[Any, int]],
+    axes: Mapping[str, int],
+    schedules: tuple[RunOptions, ...] = SCHEDULES[:3],
+) -> set[str]:
+    """Codes of all that is found in `file` under any schedule, failures and notes included."""
+    built, plan, given = _prepared(arch, file, inputs, outputs, axes)
+    found: set[str] = set()
+    for options in schedules:
+        execution = DEVICE.run(built, plan, given, options)
+        found |= {finding.code for finding in execution.findings}
+        if isinstance(execution, Failure):
+            found.add(execution.code)
+    return found
+
+
+def _prepared(
+    arch: str, file: str, inputs: Mapping[str, Array], outputs: Mapping[str, tuple[Any, int]], axes: Mapping[str, int]
+) -> tuple[Build, LaunchPlan, dict[str, NDArray[np.uint8]]]:
+    """Build `file`, record its host code, fill its outputs with 0xAB bytes."""
+    built = compiled(arch, file, inputs, outputs, axes)
+    arguments = [Argument(name, "input", array.nbytes) for name, array in inputs.items()]
+    arguments += [Argument(n, "output", np.dtype(kind).itemsize * count) for n, (kind, count) in outputs.items()]
+    plan = record(built, arguments, axes, device_profile(arch) if GPU is None else profile_of(GPU))
+    assert not isinstance(plan, Failure), plan.message
+    given = {name: np.ascontiguousarray(array).reshape(-1).view(np.uint8) for name, array in inputs.items()}
+    given |= {a.name: np.full(a.size_bytes, 0xAB, np.uint8) for a in arguments if a.role == "output"}
+    return built, plan, given
 
 
 def _on_gpu(
