@@ -1,0 +1,91 @@
+"""The Blackwell recipes, followed with the pack's functions alone: right, and without a finding above a note."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from ptxgym.device.protocol import RunOptions
+from tests.knowledge.harness import as_float, bf16, run, small_integers
+
+ARCH = "b200"
+SCHEDULES = (RunOptions(), RunOptions(schedule="lazy"), RunOptions(schedule="random", seed=1))
+D = 128
+
+
+@pytest.mark.parametrize(("m", "n", "k", "pairs"), [(256, 256, 64, 1), (512, 512, 320, 1), (384, 320, 512, 2)])
+def test_gemm_by_pairs(m: int, n: int, k: int, pairs: int) -> None:
+    a, b = small_integers(1, m, k), small_integers(2, n, k)
+    ran = run(
+        ARCH,
+        "recipe_gemm.cu",
+        inputs={"A": bf16(a), "B": bf16(b)},
+        outputs={"C": (np.uint16, m * n)},
+        axes={"M": m, "N": n, "K": k, "pairs": pairs},
+        schedules=SCHEDULES,
+    )
+    np.testing.assert_array_equal(ran.outputs["C"].reshape(m, n), bf16(a @ b.T))
+
+
+def normal(seed: int, *shape: int) -> NDArray[np.float64]:
+    """Normal draws as BF16 holds them."""
+    return as_float(bf16(np.random.default_rng(seed).normal(size=shape))).astype(np.float64)
+
+
+def attention(
+    q: NDArray[np.float64], k: NDArray[np.float64], causal: bool
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Weights and log-sum-exp of scores [heads, S, S] over the square root of D."""
+    scores = q @ k.swapaxes(1, 2) / np.sqrt(D)
+    if causal:
+        scores = np.where(np.tri(q.shape[1], dtype=bool), scores, -np.inf)
+    maximum = scores.max(axis=-1, keepdims=True)
+    powers = np.exp(scores - maximum)
+    sums = powers.sum(axis=-1, keepdims=True)
+    return powers / sums, (maximum + np.log(sums))[..., 0]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("heads", "length"), [(1, 128), (2, 384)])
+def test_attention_forward(heads: int, length: int, causal: bool) -> None:
+    q, k, v = (normal(seed, heads, length, D) for seed in range(3))
+    q[:, 1::2] *= 4  # rows whose maximum grows
+    ran = run(
+        ARCH,
+        "recipe_attn_fwd.cu",
+        inputs={"Q": bf16(q), "K": bf16(k), "V": bf16(v)},
+        outputs={"O": (np.uint16, q.size), "LSE": (np.float32, heads * length)},
+        axes={"heads": heads, "S": length, "causal": int(causal)},
+        schedules=SCHEDULES,
+    )
+    weights, lse = attention(q, k, causal)
+    error = as_float(ran.outputs["O"]).reshape(q.shape) - weights @ v
+    assert np.linalg.norm(error) < 0.005 * np.linalg.norm(weights @ v)
+    np.testing.assert_allclose(ran.outputs["LSE"].reshape(heads, length), lse, atol=1e-4)
+
+
+@pytest.mark.parametrize(("heads", "length"), [(1, 128), (2, 384)])
+def test_attention_backward_for_keys(heads: int, length: int) -> None:
+    q, k, v, d_out = (normal(seed, heads, length, D) for seed in range(4))
+    weights, lse = attention(q, k, causal=False)
+    delta = (d_out * (weights @ v)).sum(axis=-1)
+    ran = run(
+        ARCH,
+        "recipe_attn_bwd.cu",
+        inputs={
+            "Q": bf16(q),
+            "K": bf16(k),
+            "V": bf16(v),
+            "dO": bf16(d_out),
+            "LSE": lse.astype(np.float32),
+            "delta": delta.astype(np.float32),
+        },
+        outputs={"dK": (np.uint16, q.size), "dV": (np.uint16, q.size)},
+        axes={"heads": heads, "S": length},
+        schedules=SCHEDULES,
+    )
+    d_scores = weights * (d_out @ v.swapaxes(1, 2) - delta[..., None])
+    for name, expected in (("dV", weights.swapaxes(1, 2) @ d_out), ("dK", d_scores.swapaxes(1, 2) @ q / np.sqrt(D))):
+        error = as_float(ran.outputs[name]).reshape(q.shape) - expected
+        assert np.linalg.norm(error) < 0.005 * np.linalg.norm(expected), name
