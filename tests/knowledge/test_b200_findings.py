@@ -6,20 +6,15 @@ All faulty copies of a file are built as one submission, which an axis `copy` ch
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from ptxgym.build import Build
-from ptxgym.device.protocol import RunOptions
 from ptxgym.knowledge import load_pack
-from ptxgym.plan import Argument, device_profile, record
-from ptxgym.verdict import Failure
-from tests.knowledge.harness import DEVICE, FOLDER, TYPES, Array, bf16, compiled, small_integers
+from tests.knowledge.harness import FOLDER, TYPES, Array, bf16, codes_of, small_integers
 
 ARCH = "b200"
-SCHEDULES = (RunOptions(), RunOptions(schedule="lazy"), RunOptions(schedule="random", seed=1))
 Case = tuple[dict[str, Array], dict[str, tuple[type, int]], dict[str, int]]
 CASES: dict[str, Case] = {
     "rows.cu": (
@@ -73,19 +68,12 @@ PLANTED = [
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Build]:
-    """Builds, once each, of a file as it is (copy 0) and with the mistakes of `PLANTED`, in order."""
-    ready: dict[str, Build] = {}
-
-    def make(file: str) -> Build:
-        if file not in ready:
-            inputs, outputs, axes = CASES[file]
-            path = tmp_path_factory.mktemp("copies") / file
-            path.write_text(_copies(file))
-            ready[file] = compiled(ARCH, str(path), inputs, outputs, {**axes, "copy": 0})
-        return ready[file]
-
-    return make
+def copies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A file for each case: the kernel as it is (copy 0), and with the mistakes of `PLANTED`, in order."""
+    paths = {file: tmp_path_factory.mktemp("copies") / file for file in CASES}
+    for file, path in paths.items():
+        path.write_text(_copies(file))
+    return paths
 
 
 def _copies(file: str) -> str:
@@ -103,33 +91,21 @@ def _copies(file: str) -> str:
     return "\n".join([*spaces, f'extern "C" void run({parameters}) {{\n{calls}}}\n'])
 
 
-def _codes(file: str, build: Build, copy: int) -> set[str]:
+def _codes(copies: dict[str, Path], file: str, copy: int) -> set[str]:
     inputs, outputs, axes = CASES[file]
-    arguments = [Argument(name, "input", array.nbytes) for name, array in inputs.items()]
-    arguments += [Argument(n, "output", np.dtype(kind).itemsize * count) for n, (kind, count) in outputs.items()]
-    plan = record(build, arguments, {**axes, "copy": copy}, device_profile(ARCH))
-    assert not isinstance(plan, Failure), plan.message
-    given = {name: np.ascontiguousarray(array).reshape(-1).view(np.uint8) for name, array in inputs.items()}
-    given |= {a.name: np.zeros(a.size_bytes, np.uint8) for a in arguments if a.role == "output"}
-    found: set[str] = set()
-    for options in SCHEDULES:
-        execution = DEVICE.run(build, plan, given, options)
-        found |= {finding.code for finding in execution.findings}
-        if isinstance(execution, Failure):
-            found.add(execution.code)
-    return found
+    return codes_of(ARCH, str(copies[file]), inputs=inputs, outputs=outputs, axes={**axes, "copy": copy})
 
 
 @pytest.mark.parametrize("file", CASES)
-def test_kernels_as_they_are_have_no_findings(built: Callable[[str], Build], file: str) -> None:
-    assert _codes(file, built(file), 0) == set()
+def test_kernels_as_they_are_have_no_findings(copies: dict[str, Path], file: str) -> None:
+    assert _codes(copies, file, 0) == set()
 
 
 @pytest.mark.parametrize("mistake", PLANTED, ids=[f"{code}: {wrong or right}" for _, right, wrong, code in PLANTED])
 def test_mistakes_are_found_under_the_codes_of_the_pack(
-    built: Callable[[str], Build], mistake: tuple[str, str, str, str]
+    copies: dict[str, Path], mistake: tuple[str, str, str, str]
 ) -> None:
     file, _, _, code = mistake
     copy = 1 + [planted for planted in PLANTED if planted[0] == file].index(mistake)
-    assert code in _codes(file, built(file), copy)
+    assert code in _codes(copies, file, copy)
     assert code in re.findall(r"`([\w.]+)`", load_pack(ARCH).read("debugging.md"))
