@@ -12,7 +12,6 @@ from ptxgym.bench.recipe import Limits
 from ptxgym.bench.sweep import Planned
 from ptxgym.episode import Episode
 from ptxgym.evaluator import Evaluator
-from ptxgym.store.reader import StoredRun
 from ptxgym.store.records import EpisodeRecord
 from ptxgym.store.writer import RunWriter
 
@@ -33,9 +32,9 @@ class Watcher:
         """Take that the machine failed at an episode, which will go on."""
 
 
-def left(planned: Sequence[Planned], stored: StoredRun) -> tuple[Planned, ...]:
+def left(planned: Sequence[Planned], episodes: Iterable[EpisodeRecord]) -> tuple[Planned, ...]:
     """Return the episodes that have not ended yet; what the machine failed at is tried again."""
-    over = {episode.id for episode in stored.episodes if episode.status != "infra"}
+    over = {episode.id for episode in episodes if episode.status != "infra"}
     return tuple(one for one in planned if one.id not in over)
 
 

@@ -14,8 +14,9 @@ from ptxgym.bench.sweep import Planned, differences, front_matter, plan
 from ptxgym.errors import UsageError
 from ptxgym.evaluator import Evaluator
 from ptxgym.judge.conditions import run_secret
-from ptxgym.store.reader import RUN, StoredRun, read_record, read_run
-from ptxgym.store.records import Remeasurement
+from ptxgym.store.lines import read_lines
+from ptxgym.store.reader import EPISODES, RUN, StoredRun, read_record, read_run
+from ptxgym.store.records import EpisodeRecord, Remeasurement
 from ptxgym.store.writer import RunWriter, stored_secret
 
 
@@ -62,7 +63,7 @@ class Sweep:
 
     def left(self) -> tuple[Planned, ...]:
         """Return the episodes that have not ended yet."""
-        return left(self.planned, read_run(self.folder))
+        return left(self.planned, read_lines(self.folder / EPISODES, EpisodeRecord))
 
     def play(self, watcher: Watcher | None = None) -> StoredRun:
         """Play what is left, and return all that is on record.
@@ -83,7 +84,7 @@ class Sweep:
                 runs=limits.evaluations,
             ) as evaluator,
         ):
-            play(left(self.planned, run.stored), run, evaluator, self.agents, limits, watcher)
+            play(left(self.planned, run.stored.episodes), run, evaluator, self.agents, limits, watcher)
         return read_run(self.folder)
 
     def remeasure(self, on_progress: Callable[[Remeasurement | None], None] = lambda found: None) -> StoredRun:

@@ -91,7 +91,7 @@ class Sittings:
             RunWriter(self.folder) as run,
             RecordedEvaluator(self.device, run.stored.turns, secret="s", builds=1, runs=1) as evaluator,
         ):
-            play(left(planned, run.stored), run, evaluator, {"fake": agent}, self.limits, watcher)
+            play(left(planned, run.stored.episodes), run, evaluator, {"fake": agent}, self.limits, watcher)
         return read_run(self.folder)
 
 
@@ -111,7 +111,7 @@ def test_every_episode_is_played_once_within_the_limits(sittings: Sittings) -> N
     assert stored.episodes[0].usage.cost_usd == pytest.approx(0.02)
     assert len({turn.verdict.provenance.source_sha256 for turn in stored.turns}) == 1
     assert len(sittings.device.calls) == 4  # equal texts are judged once
-    assert left(planned, stored) == ()
+    assert left(planned, stored.episodes) == ()
 
 
 def test_nothing_on_record_is_asked_or_judged_again(sittings: Sittings) -> None:
@@ -194,7 +194,7 @@ def test_what_it_keeps_failing_at_is_in_no_rate_and_is_played_by_the_next_sittin
     assert next(episode for episode in stored.episodes if episode.status == "infra").problem == "ModelError: down"
     assert [name for name, _ in broken.asked].count(planned[1].id) == 3
     assert [one.id for one in trajectories(stored)] == [planned[0].id]
-    assert left(planned, stored) == (planned[1],)
+    assert left(planned, stored.episodes) == (planned[1],)
     stored = sittings.play(Fake(), planned)
     assert [episode.status for episode in stored.episodes] == ["done", "done"]
     assert len(trajectories(stored)) == 2

@@ -107,6 +107,24 @@ def test_pairing_by_task_sees_what_pooling_hides() -> None:
     assert compare(first, {"other": Count(1, 2)}).p_value == 1.0
 
 
+def test_many_unequal_tasks_end_soon_and_near_a_permutation_by_chance() -> None:
+    """Sums of unlike fractions are too many to be told apart all; a random permutation says what to expect."""
+    draw = np.random.default_rng(2)
+    totals = [(12 + i, 13 + 2 * i) for i in range(10)]
+    first = {str(i): Count(int(draw.binomial(n, 0.5)), n) for i, (n, _) in enumerate(totals)}
+    second = {str(i): Count(int(draw.binomial(m, 0.35)), m) for i, (_, m) in enumerate(totals)}
+    observed, permuted = 0.0, np.zeros(200_000)
+    for task, a in first.items():
+        b = second[task]
+        observed += a.successes / a.total - b.successes / b.total
+        won = a.successes + b.successes
+        mine = draw.hypergeometric(won, a.total + b.total - won, a.total, permuted.size)
+        permuted += mine / a.total - (won - mine) / b.total
+    expected = np.mean(np.abs(permuted) >= abs(observed) - 1e-9)
+    assert 0.0005 < expected < 0.2
+    assert compare(first, second).p_value == pytest.approx(expected, rel=0.1, abs=0.001)
+
+
 def test_comparison_of_equals_rejects_as_often_as_it_says() -> None:
     """Simulation: of models with the same rates, at most 5 % differ at p ≤ 0.05."""
     draw = random.Random(3)
