@@ -31,8 +31,8 @@ CASES: dict[str, Case] = {
         {"count": 1},
     ),
 }
-WRONG_MAP = """tensor_map<2>(CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, A, {cuuint64_t(K), cuuint64_t(M)}, {cuuint64_t(K)}, {64, kM},
-              CU_TENSOR_MAP_SWIZZLE_128B)"""
+WRONG_MAP = """tensor_map<2>(CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, A, {cuuint64_t(K), cuuint64_t(M)}, {cuuint64_t(K)},
+              {64, kM}, CU_TENSOR_MAP_SWIZZLE_128B)"""
 PLANTED = [
     (GEMM, "mbarrier_wait(&tiles.full[ring.slot], ring.parity);", "", "async.read_early"),
     (GEMM, "wgmma_wait<1>(sums);", "", "async.overwrite"),

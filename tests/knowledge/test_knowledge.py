@@ -169,6 +169,19 @@ def test_the_estimate_is_near_a_real_tokenizer() -> None:
     assert estimate_tokens("") == 0
 
 
+def test_the_token_table_of_the_docs_is_current() -> None:
+    rows = re.findall(r"^\| `(\w+)`(?:, `(\w+)`)? \| ([\d,]+) \| ([\d,]+) \|$", _docs(), re.M)
+    assert {name for name, *_ in rows} == set(PARTS)
+    for name, task, *cells in rows:
+        for arch, cell in zip(("h100", "b200"), cells, strict=True):
+            tokens = estimate_tokens(render_part(load_pack(arch), name, task or None))
+            assert int(cell.replace(",", "")) == pytest.approx(tokens, rel=0.05), (arch, name, task)
+
+
+def _docs() -> str:
+    return (CHECKOUT / "docs" / "knowledge.md").read_text()
+
+
 # ---- what a pack may say
 
 
