@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
@@ -20,7 +20,7 @@ MATRIX_SASS = re.compile(r"UTC[A-Z]MMA\b")
 MATRIX_PTX = "tcgen05.mma"
 
 _Site = tuple[str, int | None]
-"""Kernel, and line of the call where the instruction stands in a wrapper."""
+"""Kernel, and line of the call where the instruction stands in a wrapper, or its own."""
 
 
 def completed(
@@ -35,13 +35,15 @@ def completed(
         executed: by Nsight Compute, in the order of the code.
         emulated: PTX of the same build, in the order of the code.
     """
-    found: dict[_Site, list[int]] = defaultdict(list)
-    for index, count in enumerate(executed):
-        if MATRIX_SASS.match(count.form):
-            found[count.kernel, count.site].append(index)
-    if not found:
+    indices = [index for index, count in enumerate(executed) if MATRIX_SASS.match(count.form)]
+    if not indices:
         return tuple(executed), ()
-    shapes = multiply_adds_per_issue(emulated)
+    called = {(count.kernel, count.site) for count in emulated if count.form.startswith(MATRIX_PTX)}
+    known_calls = called & {(executed[index].kernel, executed[index].site) for index in indices}
+    found: dict[_Site, list[int]] = defaultdict(list)
+    for index in indices:
+        found[_place(executed[index], known_calls)].append(index)
+    shapes = _multiply_adds_per_issue(emulated, known_calls)
     counts, notes = list(executed), ["the shapes of UTC*MMA instructions, which only the emulator knows: emulated"]
     for (kernel, site), places in found.items():
         known = shapes.get((kernel, site), ())
@@ -60,13 +62,21 @@ def completed(
     return tuple(counts), tuple(notes)
 
 
-def multiply_adds_per_issue(emulated: Sequence[InstructionCount]) -> dict[_Site, list[Fraction]]:
-    """Return per kernel and line what one issue of each executed `tcgen05.mma` does, in the order of the code.
+def _place(count: InstructionCount, known_calls: Collection[_Site]) -> _Site:
+    """Return the call from which an instruction came, where both sides know it; else the line of the instruction."""
+    call = (count.kernel, count.site)
+    return call if call in known_calls else (count.kernel, count.line)
+
+
+def _multiply_adds_per_issue(
+    emulated: Sequence[InstructionCount], known_calls: Collection[_Site]
+) -> dict[_Site, list[Fraction]]:
+    """Return per place what one issue of each executed `tcgen05.mma` does, in the order of the code.
 
     It is a fraction where the shape of an instruction changes from one issue to the next.
     """
     shapes: dict[_Site, list[Fraction]] = defaultdict(list)
     for count in emulated:
         if count.form.startswith(MATRIX_PTX) and count.thread:
-            shapes[count.kernel, count.site].append(Fraction(count.multiply_adds, count.thread))
+            shapes[_place(count, known_calls)].append(Fraction(count.multiply_adds, count.thread))
     return dict(shapes)

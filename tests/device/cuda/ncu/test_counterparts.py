@@ -14,11 +14,10 @@ from ptxgym.build.entry import SUBMISSION_FILE
 from ptxgym.build.model import Build
 from ptxgym.content import find
 from ptxgym.device.cuda.counterparts import completed
-from ptxgym.device.cuda.listing import read_listing, read_texts
+from ptxgym.device.cuda.listing import Place, read_listing, read_texts
 from ptxgym.device.cuda.sass import Sass, unknown_opcodes
 from ptxgym.device.emulator.decode import DecodedModule
 from ptxgym.device.emulator.device import EmulatorDevice
-from ptxgym.device.emulator.places import call_chains
 from ptxgym.device.protocol import Execution, InstructionCount
 from ptxgym.judge.conditions import Case, buffers
 from ptxgym.plan import Argument, LaunchPlan, device_profile, record
@@ -64,12 +63,12 @@ def counterparts(form: str) -> tuple[str, ...]:
 
 
 @cache
-def sass_of(name: str) -> tuple[tuple[str, int, str], ...]:
-    """Kernel, line and text of every instruction that some PTX in the table becomes, in the order of the code."""
+def sass_of(name: str) -> tuple[tuple[str, Place, str], ...]:
+    """Kernel, place and text of every instruction that some PTX in the table becomes, in the order of the code."""
     text = disassemble(built(name)).read_text()
     places = read_listing(text, built(name).ptx.read_text())
     return tuple(
-        (kernel, places[kernel][offset].site, Sass.parse(instruction).opcode)
+        (kernel, places[kernel][offset], Sass.parse(instruction).opcode)
         for kernel, found in read_texts(text).items()
         for offset, instruction in sorted(found.items())
         if SASS.match(Sass.parse(instruction).opcode)
@@ -81,11 +80,11 @@ def test_every_instruction_of_the_tensor_core_has_its_sass_at_its_line(name: str
     ptx: Counter[tuple[str, int, str]] = Counter()
     for kernel in built(name).kernels:
         module = DecodedModule.parse(built(name).ptx.read_text(), SUBMISSION_FILE)
-        chains = call_chains(module.module.functions[kernel.name])
-        for form, chain in zip(module.kernel(kernel.name).forms, chains, strict=True):
+        decoded = module.kernel(kernel.name)
+        for form, line in zip(decoded.forms, decoded.lines.tolist(), strict=True):
             assert not form.startswith("tcgen05.") or any(re.match(known, form) for known in PAIRS), form
-            ptx.update((kernel.name, chain[0], sass) for sass in counterparts(form))
-    sass = Counter((kernel, line, SASS.match(opcode)[0]) for kernel, line, opcode in sass_of(name))  # type: ignore[index]
+            ptx.update((kernel.name, line, sass) for sass in counterparts(form))
+    sass = Counter((kernel, at.line, SASS.match(opcode)[0]) for kernel, at, opcode in sass_of(name))  # type: ignore[index]
 
     def of(counter: Counter[tuple[str, int, str]], exact: bool) -> Counter[tuple[str, int, str]]:
         return Counter({key: number for key, number in counter.items() if bool(EXACT.match(key[2])) is exact})
@@ -128,12 +127,12 @@ def test_executions_of_sass_get_the_operators_multiply_adds(name: str) -> None:
     issues: dict[tuple[str, int | None], list[int]] = {}
     for count in emulated:
         if count.form.startswith("tcgen05.mma"):
-            issues.setdefault((count.kernel, count.site), []).append(count.thread)
+            issues.setdefault((count.kernel, count.line), []).append(count.thread)
     sass = []
-    for kernel, line, opcode in sass_of(name):
-        if opcode.startswith("UTCHMMA") and issues.get((kernel, line)):
-            times = issues[kernel, line].pop(0)
-            sass.append(InstructionCount(kernel, opcode, "tcgen05", line, times, times, 0, line))
+    for kernel, at, opcode in sass_of(name):
+        if opcode.startswith("UTCHMMA") and issues.get((kernel, at.line)):
+            times = issues[kernel, at.line].pop(0)
+            sass.append(InstructionCount(kernel, opcode, "tcgen05", at.line, times, times, 0, at.site))
     assert not any(issues.values())
     counts, notes = completed(sass, emulated)
     assert notes == ("the shapes of UTC*MMA instructions, which only the emulator knows: emulated",)
@@ -146,11 +145,11 @@ def test_executions_of_sass_get_the_operators_multiply_adds(name: str) -> None:
 
 def ptx(line: int, multiply_adds: int, thread: int = 4, kernel: str = "k") -> InstructionCount:
     form = "tcgen05.mma.cta_group::1.kind::f16"
-    return InstructionCount(kernel, form, "tcgen05", None, thread, thread, multiply_adds, line)
+    return InstructionCount(kernel, form, "tcgen05", line, thread, thread, multiply_adds, line)
 
 
 def sass(line: int, warp: int, kernel: str = "k") -> InstructionCount:
-    return InstructionCount(kernel, "UTCHMMA", "tcgen05", None, warp, warp, 0, line)
+    return InstructionCount(kernel, "UTCHMMA", "tcgen05", line, warp, warp, 0, line)
 
 
 SMALL, LARGE = 128 * 64 * 16, 128 * 256 * 16
@@ -172,6 +171,13 @@ def test_shapes_of_one_line_are_told_apart_by_order() -> None:
 
 def test_copies_of_one_shape_need_no_order() -> None:
     assert work([sass(10, 1), sass(10, 2), sass(10, 3)], [ptx(10, 4 * LARGE)]) == [LARGE, 2 * LARGE, 3 * LARGE]
+
+
+def test_lines_of_the_instruction_join_where_calls_are_told_differently() -> None:
+    """Debug information of SASS names every call, the emulator only those that tell places apart."""
+    emulated = [replace(ptx(30, 4 * SMALL), line=5), replace(ptx(20, 4 * LARGE), line=5)]
+    executed = [replace(sass(30, 3), line=5), replace(sass(40, 2), line=5)]
+    assert work(executed, emulated) == [3 * SMALL, 2 * LARGE]
 
 
 def test_the_smallest_counts_where_order_tells_nothing() -> None:
