@@ -58,7 +58,7 @@ def list_(
         bool, typer.Option("--variants", metavar=_FLAG, help="List the variants of all tasks instead.")
     ] = False,
 ) -> None:
-    """List environments, tasks, rewards and agents, or the variants of all tasks."""
+    """List environments, tasks, rewards, agents and recipes, or the variants of all tasks."""
     from ptxgym.cli.listing import show_list, show_variants
 
     show_variants() if variants else show_list()

@@ -6,6 +6,7 @@ from rich.table import Table
 
 from ptxgym import content
 from ptxgym.agent.registry import agent_summaries
+from ptxgym.bench.recipe import load_recipe
 from ptxgym.cache import Cache
 from ptxgym.cli.console import out, plain
 from ptxgym.envs import env_names, load_env
@@ -15,7 +16,7 @@ from ptxgym.variants import SPLITS, traits_of, variants_of
 
 
 def show_list() -> None:
-    """Print all environments, tasks, rewards and agents."""
+    """Print all environments, tasks, rewards, agents and recipes."""
     envs = Table("environment", "pinned id", "task", "arch", "turns", "reward", "stop", box=None, header_style="bold")
     for name in env_names():
         config = load_env(name)
@@ -31,7 +32,10 @@ def show_list() -> None:
     agents = Table("agent", "answers with", box=None, header_style="bold")
     for name, summary in agent_summaries().items():
         agents.add_row(name, plain(summary))
-    for table in (envs, tasks, rewards, agents):
+    recipes = Table("recipe", "plays", box=None, header_style="bold")
+    for name in content.find("configs"):
+        recipes.add_row(name, plain(load_recipe(name).summary))
+    for table in (envs, tasks, rewards, agents, recipes):
         out.print(table)
         out.print()
 

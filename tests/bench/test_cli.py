@@ -102,3 +102,9 @@ def test_what_cannot_be_played_is_said_before_anything_is_written(run: Run, reci
     assert ran.code == 2 and "did you mean 'PTX-Gemm-H100'" in ran.err
     assert run("bench", "smok").code == 2
     assert not (tmp_path / "runs").exists()
+
+
+def test_recipes_are_listed(run: Run) -> None:
+    ran = run("list")
+    assert ran.code == 0
+    assert "ablation" in ran.out and "architecture parameters, template functions and contract" in ran.out
