@@ -1,0 +1,121 @@
+"""The page: everything that a report shows, rendered into one file that needs nothing beside it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import ptxgym
+from ptxgym.bench.metrics import FAST, horizons
+from ptxgym.bench.tables import transfers
+from ptxgym.report import extra, similarity
+from ptxgym.report.charts import charts
+from ptxgym.report.episodes import Entry, entry
+from ptxgym.report.facts import differences, facts, origins
+from ptxgym.report.runs import Run, as_runs, as_series, groups
+from ptxgym.report.tables import by_arch, by_task, left_out, versus
+from ptxgym.report.text import visible
+from ptxgym.store.reader import StoredRun, read_run
+
+ASSETS = Path(__file__).parent / "assets"
+
+
+def write_report(folders: Sequence[str | Path], out: str | Path) -> Path:
+    """Write the report of one or several runs.
+
+    Args:
+        folders: Of runs.
+        out: The file to write, replaced if it is there.
+
+    Returns:
+        The file.
+
+    Raises:
+        UsageError: if a package of the extra `report` is missing, a folder holds no run, or no episode has ended.
+        ContentError: if a line of a run is not what it should be.
+    """
+    extra.check()
+    out = Path(out)
+    page = render([read_run(folder) for folder in folders])
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(page, encoding="utf-8")
+    return out
+
+
+def render(stored: Sequence[StoredRun]) -> str:
+    """Return the page of one or several runs."""
+    runs = as_runs(stored)
+    found = groups(runs)
+    turns = max(run.recipe.turns for run in runs)
+    within = horizons(turns)
+    series = as_series(found)
+    script = (ASSETS / "page.js").read_text(encoding="utf-8")
+    entries = viewer(runs)
+    environment = extra.need("jinja2").Environment(
+        loader=extra.need("jinja2").FileSystemLoader(ASSETS),
+        autoescape=True,
+        undefined=extra.need("jinja2").StrictUndefined,
+        finalize=lambda value: visible(value) if type(value) is str else value,  # markup is of another type
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"percent": percent, "number": "{:,.0f}".format, "p": "{:.2g}".format}
+    environment.filters |= {"signed": "{:+.0%}".format, "date": lambda text: text[:16].replace("T", " ")}
+    environment.filters["share"] = lambda value: "–" if value is None else f"{value:.2f}"
+    page: str = environment.get_template("page.html.j2").render(
+        title=" + ".join(run.name for run in runs),
+        summary=" · ".join(filter(None, dict.fromkeys(run.recipe.summary for run in runs))),
+        made=datetime.now(UTC).isoformat(timespec="minutes")[:16].replace("T", " "),
+        version=ptxgym.__version__,
+        runs=[facts(run) for run in runs],
+        apart=differences(runs),
+        left_out=left_out(runs),
+        parts={"arch": by_arch(found, within), "task": by_task(found, within)},
+        within=within,
+        fast=[f"{speed:g}" for speed in FAST],
+        turns=turns,
+        many_runs=len(runs) > 1,
+        many_arms=len({group.arm for group in found if not group.anchor}) > 1,
+        models=len({(group.run, group.agent) for group in found if not group.anchor}),
+        environments=len({one.task for group in found for one in group.found}),
+        trajectories=sum(len(group.found) for group in found),
+        kernels=sum(len(one.outcomes) for group in found for one in group.found),
+        emulated=any(one.emulated for group in found for one in group.found),
+        measured=any(not one.emulated for group in found for one in group.found),
+        versus=versus(found, turns),
+        transfers=[transfers(run.recipe, run.found) for run in runs if run.recipe.transfers],
+        charts=charts(series, turns),
+        origins=[each for run in runs for each in origins(run)],
+        shingle=similarity.SHINGLE,
+        threshold=similarity.THRESHOLD,
+        entries=[each.data for each in entries],
+        chunks=[each.chunk for each in entries],
+        css=(ASSETS / "page.css").read_text(encoding="utf-8"),
+        script=script,
+        script_sha256=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )
+    return page
+
+
+def viewer(runs: Sequence[Run]) -> tuple[Entry, ...]:
+    """Return all episodes that have turns on record and have ended, in the order of the runs."""
+    found = []
+    for run in runs:
+        solved = {one.id: one.within(len(one.outcomes), "target") for one in run.found}
+        turns: dict[str, list[Any]] = {}
+        for turn in run.stored.turns:
+            turns.setdefault(turn.episode, []).append(turn)
+        for episode in run.stored.episodes:
+            played = sorted(turns.get(episode.id, ()), key=lambda turn: turn.turn)
+            if played:
+                found.append(entry(run.name, episode, played, solved.get(episode.id, False)))
+    return tuple(found)
+
+
+def percent(value: float) -> str:
+    """Return a rate as a whole number of per cent."""
+    return f"{value:.0%}".replace("%", " %")

@@ -1,0 +1,183 @@
+"""Tables of a report: rates with their intervals, emulated and measured apart, anchors in every one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ptxgym.bench.metrics import (
+    Cell,
+    Contrast,
+    Trajectory,
+    best_speedup,
+    cell,
+    contrasts,
+)
+from ptxgym.report.runs import Group, Run
+
+
+@dataclass(frozen=True)
+class Side:
+    """What was judged in one way, on the emulator or on a GPU."""
+
+    summary: Cell
+    speedup: str = ""
+    """Best of equally many trajectories, or why there is no number."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One agent under one arm."""
+
+    run: str
+    arm: str
+    agent: str
+    anchor: bool
+    trajectories: int
+    emulated: Side | None
+    measured: Side | None
+    whole: Cell
+    """Both sides together; for what does not depend on the device: tokens and cost."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows under a common heading: a GPU generation, or an environment."""
+
+    title: str
+    rows: tuple[Row, ...]
+    missing: tuple[str, ...]
+    """Anchors that were not played there."""
+
+
+def by_arch(groups: Sequence[Group], within: Sequence[int]) -> tuple[Part, ...]:
+    """Return a part for each GPU generation, over all its environments."""
+    names = sorted({one.arch for group in groups for one in group.found})
+    titles = {"h100": "Hopper (h100)", "b200": "Blackwell (b200)"}
+    return tuple(
+        _part(titles.get(name, name), [(group, [one for one in group.found if one.arch == name]) for group in groups],
+              within, alone=False)
+        for name in names
+    )  # fmt: skip
+
+
+def by_task(groups: Sequence[Group], within: Sequence[int]) -> tuple[Part, ...]:
+    """Return a part for each environment and variant."""
+    names = sorted({one.task for group in groups for one in group.found})
+    return tuple(
+        _part(name, [(group, [one for one in group.found if one.task == name]) for group in groups], within, alone=True)
+        for name in names
+    )
+
+
+def _part(title: str, found: Sequence[tuple[Group, list[Trajectory]]], within: Sequence[int], alone: bool) -> Part:
+    played = [(group, members) for group, members in found if members]
+    models = [len(members) for group, members in played if not group.anchor] or [1]
+    drawn = min(models) if alone else 0
+    rows = tuple(_row(group, members, within, drawn) for group, members in played)
+    anchors = {row.agent for row in rows if row.anchor}
+    return Part(title, rows, tuple(name for name in ("oracle", "naive") if name not in anchors))
+
+
+def _row(group: Group, members: Sequence[Trajectory], within: Sequence[int], drawn: int) -> Row:
+    emulated = [one for one in members if one.emulated]
+    measured = [one for one in members if not one.emulated]
+    return Row(
+        group.run,
+        "" if group.anchor else group.arm,
+        group.agent,
+        group.anchor,
+        len(members),
+        Side(cell(emulated, within)) if emulated else None,
+        Side(cell(measured, within), _speedup(measured, drawn, max(within))) if measured else None,
+        cell(members, within),
+    )
+
+
+def _speedup(found: Sequence[Trajectory], drawn: int, turns: int) -> str:
+    """Return the best speed-up at equal n; speeds of several operators have no best of their own."""
+    if not drawn:
+        return ""
+    if not any(one.fastest(turns) for one in found):
+        return "none"
+    size = min(drawn, len(found))
+    best = best_speedup(found, size, turns)
+    return "not re-measured" if best is None else f"{best:.3f} (best of {size})"
+
+
+@dataclass(frozen=True)
+class Versus:
+    """Two models compared, with labels."""
+
+    first: str
+    second: str
+    contrast: Contrast
+
+
+def versus(groups: Sequence[Group], turns: int) -> tuple[Versus, ...]:
+    """Compare every two models and arms within tasks; anchors are in no test."""
+    models: dict[tuple[str, ...], tuple[Trajectory, ...]] = {
+        (group.run, group.agent, group.arm): group.found for group in groups if not group.anchor
+    }
+    one_run = len({group.run for group in groups}) == 1
+    one_arm = len({arm for _, _, arm in models}) == 1
+
+    def label(name: tuple[str, ...]) -> str:
+        run, agent, arm = name
+        return " · ".join([*([] if one_run else [run]), agent, *([] if one_arm else [arm])])
+
+    return tuple(Versus(label(each.first), label(each.second), each) for each in contrasts(models, turns))
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """What of an agent's episodes and turns is in no rate, or was no kernel."""
+
+    run: str
+    agent: str
+    episodes: int
+    infra: int
+    refused_episodes: int
+    unfinished: int
+    """Episodes with turns on record that have not ended."""
+    turns: int
+    refused: int
+    truncated: int
+    no_code: int
+    retried: int
+    """Model calls beyond the first of a turn."""
+
+
+def left_out(runs: Sequence[Run]) -> tuple[LeftOut, ...]:
+    """Return the counts for each agent of each run."""
+    rows = []
+    for run in runs:
+        ended = {episode.id: episode for episode in run.stored.episodes}
+        open_ = {turn.episode for turn in run.stored.turns if turn.episode not in ended}
+        agent_of = {identifier: identifier.split("/")[-3] for identifier in open_} | {
+            identifier: episode.agent for identifier, episode in ended.items()
+        }
+        for agent in sorted(set(agent_of.values())):
+            episodes = [episode for episode in ended.values() if episode.agent == agent]
+            turns = [turn for turn in run.stored.turns if agent_of[turn.episode] == agent]
+            codes = [turn.verdict.code for turn in turns if not turn.refused]
+            rows.append(
+                LeftOut(
+                    run=run.name,
+                    agent=agent,
+                    episodes=len(episodes),
+                    infra=sum(episode.status == "infra" for episode in episodes),
+                    refused_episodes=sum(episode.status == "refused" for episode in episodes),
+                    unfinished=sum(agent_of[identifier] == agent for identifier in open_),
+                    turns=len(turns),
+                    refused=sum(turn.refused for turn in turns),
+                    truncated=sum(
+                        turn.finish_reason in ("length", "context_length")
+                        or turn.verdict.code == "submission.truncated_response"
+                        for turn in turns
+                    ),
+                    no_code=codes.count("submission.no_code"),
+                    retried=sum(turn.attempts - 1 for turn in turns),
+                )
+            )
+    return tuple(rows)
