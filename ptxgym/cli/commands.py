@@ -214,6 +214,17 @@ def reverify(folder: Annotated[Path, typer.Argument(metavar="RUN", help="The fol
     raise typer.Exit(Exit.OK if reverify_run(folder) else Exit.FAILED)
 
 
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs, as `bench` writes them.")],
+    page: Annotated[Path, typer.Option("--out", metavar="FILE", help="The page.")] = Path("report.html"),
+) -> None:
+    """Write one HTML page about one or several runs: tables, charts, every trajectory. It needs no network."""
+    from ptxgym.cli.reporting import report_runs
+
+    report_runs(runs, page)
+
+
 tasks = typer.Typer(help="Tasks and their variants as data for trainers.", no_args_is_help=True)
 app.add_typer(tasks, name="tasks")
 
