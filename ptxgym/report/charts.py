@@ -247,6 +247,7 @@ def cost(series: Sequence[Series]) -> Chart | None:
     ]  # fmt: skip
     if not rows:
         return None
+    largest = max(float(str(row["cost"])) for row in rows)
     anchors = [
         {
             "label": visible(one.label),
@@ -257,6 +258,8 @@ def cost(series: Sequence[Series]) -> Chart | None:
     ]
     unit = "US dollars" if priced else "tokens"
     x = {"field": "cost", "type": "quantitative", "title": f"{unit} of a trajectory", "axis": {"format": "~s"}}
+    if not largest:
+        x["scale"] = {"domain": [0, 1]}
     if priced:
         x["axis"] = {"format": "~g", "tickCount": 6}
     y = {"field": "score", "type": "quantitative", "title": "best score", "scale": {"domain": [0, 1]}}

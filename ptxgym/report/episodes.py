@@ -16,6 +16,7 @@ from typing import Any
 
 from ptxgym.report.text import shown, visible
 from ptxgym.store.records import EpisodeRecord, TurnRecord
+from ptxgym.task import load_arch
 from ptxgym.verdict import Finding, Verdict
 
 AUTOJUNK_LINES = 3000
@@ -165,6 +166,7 @@ def _evidence(verdict: Verdict) -> dict[str, Any] | None:
     found = verdict.evidence
     if found is None:
         return None
+    target = load_arch(verdict.provenance.arch).matrix_families
     families = sorted(found.families.items(), key=lambda item: -item[1].warp_instructions)
     return {
         "source": visible(found.source),
@@ -172,7 +174,7 @@ def _evidence(verdict: Verdict) -> dict[str, Any] | None:
         "coverage": found.coverage,
         "target": found.target_ok,
         "why": shown(found.explanation or ""),
-        "families": [[visible(name), each.warp_instructions, each.multiply_adds] for name, each in families],
+        "families": [[visible(name), each.warp_instructions, name in target] for name, each in families],
     }
 
 

@@ -13,11 +13,11 @@ import ptxgym
 from ptxgym.bench.metrics import FAST, horizons
 from ptxgym.bench.tables import transfers
 from ptxgym.report import extra, similarity
-from ptxgym.report.charts import charts
+from ptxgym.report.charts import REASONS, charts
 from ptxgym.report.episodes import Entry, entry
 from ptxgym.report.facts import differences, facts, origins
 from ptxgym.report.runs import Run, as_runs, as_series, groups
-from ptxgym.report.tables import by_arch, by_task, left_out, versus
+from ptxgym.report.tables import by_arch, by_task, by_turns, left_out, versus
 from ptxgym.report.text import visible
 from ptxgym.store.reader import StoredRun, read_run
 
@@ -75,6 +75,8 @@ def render(stored: Sequence[StoredRun]) -> str:
         apart=differences(runs),
         left_out=left_out(runs),
         parts={"arch": by_arch(found, within), "task": by_task(found, within)},
+        by_turns=(every := by_turns(found)),
+        reasons=[reason for reason in REASONS if any(reason in row.whole.failures for row in every)],
         within=within,
         fast=[f"{speed:g}" for speed in FAST],
         turns=turns,
@@ -102,14 +104,17 @@ def render(stored: Sequence[StoredRun]) -> str:
 
 
 def viewer(runs: Sequence[Run]) -> tuple[Entry, ...]:
-    """Return all episodes that have turns on record and have ended, in the order of the runs."""
+    """Return all episodes that have turns on record and have ended, in the order of the recipes."""
     found = []
     for run in runs:
         solved = {one.id: one.within(len(one.outcomes), "target") for one in run.found}
         turns: dict[str, list[Any]] = {}
         for turn in run.stored.turns:
             turns.setdefault(turn.episode, []).append(turn)
-        for episode in run.stored.episodes:
+        for episode in sorted(
+            run.stored.episodes,
+            key=lambda one: (one.env, one.variant or "", *run.place(one.agent, one.arm), one.trajectory),
+        ):
             played = sorted(turns.get(episode.id, ()), key=lambda turn: turn.turn)
             if played:
                 found.append(entry(run.name, episode, played, solved.get(episode.id, False)))

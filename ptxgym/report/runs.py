@@ -26,6 +26,11 @@ class Run:
     found: tuple[Trajectory, ...]
     """Those that ended, without those that the machine failed at."""
 
+    def place(self, agent: str, arm: str) -> tuple[int, int, str, str]:
+        """Return where an agent and an arm stand in the recipe: tables do not depend on which episode ended first."""
+        agents, arms = [each.label for each in self.recipe.agents], [each.name for each in self.recipe.arms]
+        return _index(agents, agent), _index(arms, arm), agent, arm
+
 
 @dataclass(frozen=True)
 class Group:
@@ -57,7 +62,7 @@ def as_runs(stored: Sequence[StoredRun]) -> tuple[Run, ...]:
 
 
 def groups(runs: Sequence[Run]) -> tuple[Group, ...]:
-    """Return all agents and arms of all runs, anchors first.
+    """Return all agents and arms of all runs: anchors first, then as the recipes name them.
 
     Raises:
         UsageError: if no trajectory of any run has ended.
@@ -65,7 +70,9 @@ def groups(runs: Sequence[Run]) -> tuple[Group, ...]:
     found = [
         Group(run.name, arm, agent, agent in run.recipe.anchors, members)
         for run in runs
-        for (arm, agent), members in grouped(run.found, lambda one: (one.arm, one.agent)).items()
+        for (agent, arm), members in sorted(
+            grouped(run.found, lambda one: (one.agent, one.arm)).items(), key=lambda item: run.place(*item[0])
+        )
     ]
     if not found:
         folders = ", ".join(str(run.stored.folder) for run in runs)
@@ -99,6 +106,10 @@ def _merged(found: Sequence[Group]) -> list[Group]:
         members = group.found if before is None else before.found + group.found
         merged[key] = Group(group.run, group.arm, group.agent, group.anchor, members)
     return list(merged.values())
+
+
+def _index(names: list[str], name: str) -> int:
+    return names.index(name) if name in names else len(names)
 
 
 def _recipe(stored: StoredRun) -> Recipe:

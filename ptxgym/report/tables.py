@@ -70,6 +70,11 @@ def by_task(groups: Sequence[Group], within: Sequence[int]) -> tuple[Part, ...]:
     )
 
 
+def by_turns(groups: Sequence[Group]) -> tuple[Row, ...]:
+    """Return a row for each agent and arm whose cells tell of turns: rates with bootstrap intervals, failures."""
+    return tuple(_row(group, group.found, (1,), 0) for group in groups)
+
+
 def _part(title: str, found: Sequence[tuple[Group, list[Trajectory]]], within: Sequence[int], alone: bool) -> Part:
     played = [(group, members) for group, members in found if members]
     models = [len(members) for group, members in played if not group.anchor] or [1]

@@ -270,7 +270,7 @@ def kernel(known: Texts, what: str, number: int) -> str:
     if what == "hazard":
         lines = [line for line in lines if "wait_group" not in line or "asm" not in line]
     if what == "wrong":
-        lines = [line.replace("+ k", "+ k + 1") for line in lines]
+        lines = [line.replace(" + 1)", " + 2)") for line in lines]
     if what == "hang":
         lines = [line for line in lines if "expect_tx" not in line or "asm" not in line]
     return mark + "\n".join(lines) + "\n"

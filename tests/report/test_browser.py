@@ -43,7 +43,8 @@ def test_no_console_error_no_request_and_every_chart_has_marks(browser: Any, pag
 def test_keys_step_through_turns_and_trajectories(browser: Any, page_file: Path, run_folder: Path) -> None:
     page, told = opened(browser, page_file)
     stored = read_run(run_folder)
-    page.locator("#list li", has_text="patient · parameters #1").first.click()
+    page.select_option("#filter-task", "ptxgym/Gemm-H100-v1")
+    page.locator("#list li", has_text="patient · parameters #1").click()
     identifier = "ptxgym/Gemm-H100-v1/base/patient/parameters/0"
     turns = stored.turns_of(identifier)
     page.locator(".steps button").first.click()

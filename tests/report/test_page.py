@@ -75,6 +75,19 @@ def test_rates_by_generation_are_sums_over_environments(page: Page, stored: Stor
     assert row[2] == str(sum(total for _, total in counts))
 
 
+def test_turns_and_failures_are_counted(page: Page, stored: StoredRun) -> None:
+    names = page.tables["by-turns"][0]
+    row = next(row for row in page.tables["by-turns"][2:] if row[:2] == ["frugal", "contract"])
+    turns = [turn for turn in stored.turns if turn.episode.split("/")[3:5] == ["frugal", "contract"]]
+    assert row[2] == str(len(turns))
+    emulated = [turn.verdict.status == "ok" for turn in turns if turn.verdict.provenance.tier is None]
+    assert row[3].startswith(f"{sum(emulated) / len(emulated):.0%}".replace("%", " %"))
+    what = [turn.tags["what"] for turn in turns]
+    for reason, kind in (("compile error", "compile"), ("truncated", "cut"), ("hang", "hang")):
+        shown = row[len(row) - (len(names) - names.index(reason))]
+        assert shown == (str(what.count(kind)) if kind in what else "–"), reason
+
+
 def test_tokens_and_cost_per_solved_task(page: Page, stored: StoredRun) -> None:
     env = "ptxgym/Gemm-B200-v1"
     row = next(row for row in page.parts("by-task")[env] if row[:2] == ["patient", "parameters"])
@@ -155,11 +168,14 @@ def test_every_episode_that_ended_is_in_the_viewer_whole(page: Page, stored: Sto
     (entries,) = [json.loads(text) for found, text in page.scripts if found.get("id") == "entries"]
     chunks = [text for found, text in page.scripts if (found.get("id") or "").startswith("chunk-")]
     played = [episode for episode in stored.episodes if episode.turns]
-    assert [entry["id"] for entry in entries] == [episode.id for episode in played]
+    ids = [entry["id"] for entry in entries]
+    assert sorted(ids) == sorted(episode.id for episode in played)
+    agents = [entry["agent"] for entry in entries if entry["task"] == entries[0]["task"]]
+    assert list(dict.fromkeys(agents)) == ["oracle", "naive", *PLANS], "as in the recipe"
     assert len(chunks) == len(played)
-    for episode, chunk in zip(played, chunks, strict=True):
+    for identifier, chunk in zip(ids, chunks, strict=True):
         whole = json.loads(gzip.decompress(base64.b64decode(chunk)))
-        turns = stored.turns_of(episode.id)
+        turns = stored.turns_of(identifier)
         assert len(whole["turns"]) == len(turns)
         for shown, turn in zip(whole["turns"], turns, strict=True):
             after = "\n".join(whole["lines"][number] for sign, number in shown["rows"] if sign != "-")

@@ -42,7 +42,7 @@ def test_any_text_contains_itself(text: str) -> None:
 def test_a_renamed_oracle_is_flagged_and_a_naive_kernel_is_not(arch: str) -> None:
     task = load_task("gemm")
     text = task.source(oracle(task, arch))
-    renamed = re.sub(r"\b(sums|slice|cursor|tile)\b", r"my_\1", text).replace("//", "// mine:").replace("\n", "\n  ")
+    renamed = re.sub(r"\b(sums|slice|cursor|slot)\b", r"my_\1", text).replace("//", "// mine:").replace("\n", "\n  ")
     assert renamed.count("my_") >= 30
     found = likeness(renamed, "gemm", arch)
     assert found.oracle == 1.0 and found.flagged

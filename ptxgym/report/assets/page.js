@@ -138,12 +138,12 @@
       el("p", {}, `The terms sum to the reward; ${turn.reward > 0 ? "the best so far has gained" : "the best so far has gained nothing"}.`)));
     if (turn.evidence) {
       const evidence = turn.evidence;
-      const rows = evidence.families.map(([name, value, adds]) =>
-        ({ name, value, text: count(value), target: adds > 0 }));
+      const rows = evidence.families.map(([name, value, target]) =>
+        ({ name, value, text: count(value), target }));
       const where = evidence.workload ? `, workload ${evidence.workload}` : "";
       found.push(panel("Executed instructions", `warps’, by family; ${evidence.source}${where}`, bars(rows),
         el("p", {}, `Target instructions did ${Math.round(100 * evidence.coverage)} % of the multiply-adds. ` +
-          `Green: families that multiply and add. ${evidence.why}`)));
+          `${rows.some((row) => row.target) ? "Green: those. " : ""}${evidence.why}`)));
       found[found.length - 1].classList.add("histogram");
     }
     if (turn.outputs.length) {
