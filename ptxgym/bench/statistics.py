@@ -130,23 +130,12 @@ def holm(p_values: Sequence[float]) -> tuple[float, ...]:
     return tuple(corrected)
 
 
-def pass_at(successes: int, total: int, drawn: int) -> float:
-    """Return the chance that one of `drawn` trajectories succeeds, unbiased: 1 − C(n − c, k) ÷ C(n, k).
-
-    M. Chen and others, arXiv 2107.03374, §2.1.
-
-    Raises:
-        ValueError: if more are drawn than there are.
-    """
-    _check_drawn(drawn, total)
-    return 1.0 - math.comb(total - successes, drawn) / math.comb(total, drawn)
-
-
 def best_of(chosen_by: Sequence[float], drawn: int, shown: Sequence[float] | None = None) -> float:
     """Return the expected value of the best of `drawn` trajectories, drawn without replacement; unbiased.
 
-    The i-th smallest of n is the best of the draw in C(i − 1, k − 1) of C(n, k) cases. With `shown`, the best is chosen
-    by the one measurement and its value taken from the other, so that luck in the first is not shown.
+    The i-th smallest of n is the best of the draw in C(i − 1, k − 1) of C(n, k) cases; of zeros and ones it is pass@k
+    (M. Chen and others, arXiv 2107.03374, §2.1). With `shown`, the best is chosen by the one measurement and its value
+    taken from the other, so that luck in the first is not shown.
 
     Args:
         chosen_by: One number a trajectory; 0 where nothing was reached.
@@ -159,7 +148,8 @@ def best_of(chosen_by: Sequence[float], drawn: int, shown: Sequence[float] | Non
     values = chosen_by if shown is None else shown
     if len(values) != len(chosen_by):
         raise ValueError(f"{len(chosen_by)} numbers to choose by, {len(values)} to show")
-    _check_drawn(drawn, len(chosen_by))
+    if not 1 <= drawn <= len(chosen_by):
+        raise ValueError(f"{drawn} of {len(chosen_by)} trajectories cannot be drawn")
     ranked = sorted(zip(chosen_by, values, strict=True))
     total = 0.0
     for _, tied in itertools.groupby(enumerate(ranked), key=lambda item: item[1][0]):
@@ -167,11 +157,6 @@ def best_of(chosen_by: Sequence[float], drawn: int, shown: Sequence[float] | Non
         weight = sum(math.comb(rank, drawn - 1) for rank, _ in group)
         total += weight * sum(value for _, (_, value) in group) / len(group)
     return total / math.comb(len(ranked), drawn)
-
-
-def _check_drawn(drawn: int, total: int) -> None:
-    if not 1 <= drawn <= total:
-        raise ValueError(f"{drawn} of {total} trajectories cannot be drawn")
 
 
 def _differences(a: Count, b: Count) -> dict[float, float]:

@@ -115,11 +115,10 @@ def front_matter(recipe: Recipe, agents: Mapping[str, Agent], evaluator: Evaluat
 
 def differences(before: RunRecord, now: RunRecord) -> list[str]:
     """Return in what a run on record differs from what would be played now; empty if it can go on."""
-    found = [
-        f"{part}: {', '.join(sorted(_changed(dict(before.sweep.get(part) or {}), dict(now.sweep[part] or {}))))}"  # type: ignore[call-overload]
-        for part in ("recipe", "environments", "agents", "prompts")
-        if before.sweep.get(part) != now.sweep[part]
-    ]
+    found = []
+    for part in ("recipe", "environments", "agents", "prompts"):
+        if changed := _changed(before.sweep.get(part), now.sweep[part]):
+            found.append(f"{part}: {', '.join(changed)}")
     for name in sorted(before.versions.keys() | now.versions.keys()):
         if before.versions.get(name) != now.versions.get(name):
             found.append(f"{name} was {before.versions.get(name)} and is {now.versions.get(name)}")
@@ -178,5 +177,7 @@ def _versions(configs: tuple[EnvConfig, ...], evaluator: Evaluator) -> dict[str,
     return found
 
 
-def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> set[str]:
-    return {str(name) for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
+def _changed(before: object, now: object) -> list[str]:
+    """Return the keys under which two tables differ."""
+    one, other = (value if isinstance(value, Mapping) else {} for value in (before, now))
+    return sorted(str(name) for name in one.keys() | other.keys() if one.get(name) != other.get(name))
