@@ -70,7 +70,13 @@ __device__ __forceinline__ void tma_store_2d(const CUtensorMap* map, const void*
                "r"(y), "r"(smem_address(source)) : "memory");
 }
 
-// The same, adding to what is there; the order of additions from several CTAs is free.
+// The same for a map of rank 3: rows past the end of a head are not written.
+__device__ __forceinline__ void tma_store_3d(const CUtensorMap* map, const void* source, int x, int y, int z) {
+  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(map),
+               "r"(x), "r"(y), "r"(z), "r"(smem_address(source)) : "memory");
+}
+
+// As tma_store_2d(), adding to what is there; the order of additions from several CTAs is free.
 __device__ __forceinline__ void tma_add_2d(const CUtensorMap* map, const void* source, int x, int y) {
   asm volatile("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map),
                "r"(x), "r"(y), "r"(smem_address(source)) : "memory");

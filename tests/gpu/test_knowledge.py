@@ -20,6 +20,7 @@ from tests.knowledge.test_common import (
     test_named_barriers_order_both_ways,
     test_powers_of_two_and_matrices_from_registers,
     test_ring_with_barriers_and_registers_that_change_hands,
+    test_rows_beyond_a_plane_are_not_written,
     test_rows_beyond_a_plane_are_zeros_and_not_the_next_plane,
     test_stores_leave_what_lies_outside_alone,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "test_powers_of_two_and_matrices_from_registers",
     "test_products_in_every_major_swizzle_and_source",
     "test_ring_with_barriers_and_registers_that_change_hands",
+    "test_rows_beyond_a_plane_are_not_written",
     "test_rows_beyond_a_plane_are_zeros_and_not_the_next_plane",
     "test_stores_leave_what_lies_outside_alone",
     "test_sums_become_operands_rows_are_reduced_and_boxes_stored",

@@ -9,7 +9,7 @@ from tests.knowledge.harness import as_float, bf16, run, small_integers
 
 pytestmark = pytest.mark.parametrize("arch", ["h100", "b200"])
 
-LOAD_128, LOAD_64, LOAD_32, LOAD_PLANES, STORE, ADD, BF16 = range(7)
+LOAD_128, LOAD_64, LOAD_32, LOAD_PLANES, STORE, ADD, BF16, STORE_PLANES = range(8)
 
 
 @pytest.mark.parametrize("lines", [1, 3, 8])
@@ -47,6 +47,14 @@ def test_rows_beyond_a_plane_are_zeros_and_not_the_next_plane(arch: str) -> None
     got = tma(arch, LOAD_PLANES, tensor, 128, 60, 16, 4, 15).reshape(2, 8, 8)
     np.testing.assert_array_equal(got[:, :5], tensor[1:3, 15:20, 4:12])
     assert not got[:, 5:].any()
+
+
+def test_rows_beyond_a_plane_are_not_written(arch: str) -> None:
+    boxes = np.random.default_rng(14).normal(size=(2, 8, 8)).astype(np.float32)
+    got = tma(arch, STORE_PLANES, boxes, 60 * 16, 60, 16, 4, 15).reshape(3, 20, 16)
+    expected = np.zeros((3, 20, 16), np.float32)
+    expected[1:3, 15:20, 4:12] = boxes[:, :5]
+    np.testing.assert_array_equal(got, expected)
 
 
 def test_bf16_map_moves_one_span_a_row(arch: str) -> None:

@@ -9,8 +9,12 @@ from tests.knowledge.harness import as_float, bf16, run, small_integers
 
 ARCH = "h100"
 
-SHAPES = [(n, which) for n in (64, 96, 128, 256) for which in range(5)] + [(64, which) for which in range(5, 9)]
-A_MN, B_MN = {2, 6, 8}, {1, 4, 6, 8}
+SHAPES = (
+    [(n, which) for n in (64, 96, 128, 256) for which in range(5)]
+    + [(64, which) for which in range(5, 9)]
+    + [(96, 9), (96, 10)]
+)
+A_MN, B_MN = {2, 6, 8}, {1, 4, 6, 8, 10}
 
 
 @pytest.mark.parametrize(("n", "which"), SHAPES)

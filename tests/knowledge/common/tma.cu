@@ -2,7 +2,7 @@
 constexpr CUtensorMapDataType kFloat = CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
 constexpr int kRows = 24;
 
-enum Which { kLoad128, kLoad64, kLoad32, kLoadPlanes, kStore, kAdd, kBf16 };
+enum Which { kLoad128, kLoad64, kLoad32, kLoadPlanes, kStore, kAdd, kBf16, kStorePlanes };
 
 // One box of kRows rows of kSpan bytes from (x, y), to out, row by row.
 template <int kSpan>
@@ -59,6 +59,18 @@ __global__ void store_boxes(const __grid_constant__ CUtensorMap map, const float
   if (threadIdx.x == 0) tma_wait<0>();
 }
 
+__global__ void store_planes(const __grid_constant__ CUtensorMap map, const float* in, int x, int y, int z) {
+  __shared__ alignas(128) float box[2][8][8];
+  for (int i = threadIdx.x; i < 128; i += blockDim.x) (&box[0][0][0])[i] = in[i];
+  async_proxy_fence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    tma_store_3d(&map, box, x, y, z);
+    tma_commit();
+    tma_wait<0>();
+  }
+}
+
 __global__ void load_bf16(const __grid_constant__ CUtensorMap map, float* out, int x, int y) {
   __shared__ alignas(1024) uint8_t box[kRows * 128];
   __shared__ uint64_t full;
@@ -79,6 +91,10 @@ __global__ void load_bf16(const __grid_constant__ CUtensorMap map, float* out, i
 extern "C" void run(const float* in, float* out, int which, int rows, int columns, int x, int y, cudaStream_t stream) {
   const cuuint64_t dims[] = {cuuint64_t(columns), cuuint64_t(rows)};
   const cuuint64_t strides[] = {cuuint64_t(columns) * 4};
+  const auto planes = [&](const float* tensor) {  // of 20 rows
+    return tensor_map<3>(kFloat, tensor, {cuuint64_t(columns), 20, cuuint64_t(rows) / 20},
+                         {cuuint64_t(columns) * 4, cuuint64_t(columns) * 80}, {8, 8, 2}, CU_TENSOR_MAP_SWIZZLE_NONE);
+  };
   if (which == kLoad128) {
     const auto map = tensor_map<2>(kFloat, in, dims, strides, {32, kRows}, CU_TENSOR_MAP_SWIZZLE_128B);
     load_box<128><<<1, 64, 0, stream>>>(map, out, x, y);
@@ -88,11 +104,11 @@ extern "C" void run(const float* in, float* out, int which, int rows, int column
   } else if (which == kLoad32) {
     const auto map = tensor_map<2>(kFloat, in, dims, strides, {8, kRows}, CU_TENSOR_MAP_SWIZZLE_32B);
     load_box<32><<<1, 64, 0, stream>>>(map, out, x, y);
-  } else if (which == kLoadPlanes) {  // planes of 20 rows
-    const auto map = tensor_map<3>(kFloat, in, {cuuint64_t(columns), 20, cuuint64_t(rows) / 20},
-                                   {cuuint64_t(columns) * 4, cuuint64_t(columns) * 80}, {8, 8, 2},
-                                   CU_TENSOR_MAP_SWIZZLE_NONE);
-    load_planes<<<1, 64, 0, stream>>>(map, out, x, y, 1);
+  } else if (which == kLoadPlanes) {
+    load_planes<<<1, 64, 0, stream>>>(planes(in), out, x, y, 1);
+  } else if (which == kStorePlanes) {
+    cudaMemsetAsync(out, 0, size_t(rows) * columns * 4, stream);
+    store_planes<<<1, 64, 0, stream>>>(planes(out), in, x, y, 1);
   } else if (which == kBf16) {
     const auto map = bf16_map(reinterpret_cast<const __nv_bfloat16*>(in), rows, columns, kRows);
     load_bf16<<<1, 64, 0, stream>>>(map, out, x, y);

@@ -101,6 +101,8 @@ extern "C" void run(const __nv_bfloat16* a, const __nv_bfloat16* b, float* out, 
   if (which == 6) return launch<64, 64, 1, 1, false>(a, b, out, stream);
   if (which == 7) return launch<64, 32, 0, 0, false>(a, b, out, stream);
   if (which == 8) return launch<64, 32, 1, 1, false>(a, b, out, stream);
+  if (which == 9) return launch<96, 64, 0, 0, false>(a, b, out, stream);
+  if (which == 10) return launch<96, 64, 0, 1, true>(a, b, out, stream);
   if (n == 64) launch_of<64>(a, b, out, which, stream);
   if (n == 96) launch_of<96>(a, b, out, which, stream);
   if (n == 128) launch_of<128>(a, b, out, which, stream);
