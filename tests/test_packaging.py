@@ -55,7 +55,7 @@ def run_installed(installed: Path, code: str) -> subprocess.CompletedProcess[str
 
 def test_wheel_holds_every_source_and_content_file_and_no_answer(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    suffixes = {".py", ".cpp", ".hpp", ".def", ".toml", ".typed"}
+    suffixes = {".py", ".cpp", ".hpp", ".def", ".toml", ".typed", ".j2", ".css", ".js"}
     expected = {str(file.relative_to(CHECKOUT)) for file in (CHECKOUT / "ptxgym").rglob("*") if file.suffix in suffixes}
     for folder in CONTENT:
         for file in (CHECKOUT / folder).rglob("*"):
