@@ -36,8 +36,8 @@ def normal(seed: int, *shape: int) -> NDArray[np.float64]:
 def attention(
     q: NDArray[np.float64], k: NDArray[np.float64], causal: bool
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Weights and log-sum-exp of scores [heads, S, S] over the square root of D."""
-    scores = q @ k.swapaxes(1, 2) / np.sqrt(D)
+    """Weights and log-sum-exp of scores [heads, S, S], scaled by the square root of the head dimension."""
+    scores = q @ k.swapaxes(1, 2) / np.sqrt(q.shape[2])
     if causal:
         scores = np.where(np.tri(q.shape[1], dtype=bool), scores, -np.inf)
     maximum = scores.max(axis=-1, keepdims=True)
@@ -47,16 +47,16 @@ def attention(
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("heads", "length"), [(1, 128), (2, 384)])
-def test_attention_forward(heads: int, length: int, causal: bool) -> None:
-    q, k, v = (normal(seed, heads, length, D) for seed in range(3))
+@pytest.mark.parametrize(("heads", "length", "dimensions"), [(1, 128, 128), (2, 384, 128), (1, 256, 96)])
+def test_attention_forward(heads: int, length: int, dimensions: int, causal: bool) -> None:
+    q, k, v = (normal(seed, heads, length, dimensions) for seed in range(3))
     q[:, 1::2] *= 4  # rows whose maximum grows
     ran = run(
         ARCH,
         "recipe_attn_fwd.cu",
         inputs={"Q": bf16(q), "K": bf16(k), "V": bf16(v)},
         outputs={"O": (np.uint16, q.size), "LSE": (np.float32, heads * length)},
-        axes={"heads": heads, "S": length, "causal": int(causal)},
+        axes={"heads": heads, "S": length, "D": dimensions, "causal": int(causal)},
         schedules=SCHEDULES,
     )
     weights, lse = attention(q, k, causal)

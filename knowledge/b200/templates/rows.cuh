@@ -56,8 +56,8 @@ __device__ __forceinline__ void tmem_scale(uint32_t address, float factor) {
   tmem_wait_store();
 }
 
-// A warp writes factor * 64 columns of its lanes, from `address` on, as BF16 into rows of a box [rows, 64] with 128-byte
-// swizzle: thread i into `row` (its own). Then async_proxy_fence() by all, a barrier, and one thread calls
+// A warp writes factor * 64 columns of its lanes, from `address` on, as BF16 into rows of a box [rows, 64] with
+// 128-byte swizzle: thread i into `row` (its own). Then async_proxy_fence() by all, a barrier, and one thread calls
 // tma_store_2d(). Before it, tma_wait_read() by that thread and a barrier, if the box was stored from.
 __device__ __forceinline__ void tmem_to_box(void* box, int row, uint32_t address, float factor = 1) {
 #pragma unroll
@@ -84,6 +84,7 @@ __device__ __forceinline__ void tmem_to_float_box(void* box, int row, uint32_t a
 #pragma unroll
   for (int i = 0; i < 32; i += 4) {
     char* chunk = static_cast<char*>(box) + swizzled<128>(row, 4 * i);
-    *reinterpret_cast<float4*>(chunk) = make_float4(factor * r[i], factor * r[i + 1], factor * r[i + 2], factor * r[i + 3]);
+    *reinterpret_cast<float4*>(chunk) =
+        make_float4(factor * r[i], factor * r[i + 1], factor * r[i + 2], factor * r[i + 3]);
   }
 }

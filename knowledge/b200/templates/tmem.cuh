@@ -2,13 +2,13 @@
 #include "../../common/registers.cuh"
 #include "tcgen05.cuh"
 
-// What to add to an address for the lanes that this warp may touch, 32 * (warp % 4) and on (PTX ISA 9.7.16.8.1). With sums
-// of 128 rows, thread i of the warp then has row 32 * (warp % 4) + i.
+// What to add to an address for the lanes that this warp may touch, 32 * (warp % 4) and on (PTX ISA 9.7.16.8.1). With
+// sums of 128 rows, thread i of the warp then has row 32 * (warp % 4) + i.
 __device__ __forceinline__ uint32_t tmem_own_lanes() { return (threadIdx.x / 32 % 4 * 32) << 16; }
 
 // Loads and stores are for whole converged warps and asynchronous. After loads, before any value is used; `r` passes
-// through, so that the compiler moves no use of it before the wait. One wait serves all loads before it: pass the others
-// through tmem_wait_load() as well.
+// through, so that the compiler moves no use of it before the wait. One wait serves all loads before it: pass the
+// others through tmem_wait_load() as well.
 template <int kCount>
 __device__ __forceinline__ void tmem_wait_load(float (&r)[kCount]) {
   asm volatile("tcgen05.wait::ld.sync.aligned;" ::: "memory");

@@ -1,5 +1,5 @@
-// Products of a pair of CTAs through a ring: D[256, 128] (+)= A[256, 64] * B[64, 128] for each slice of K; and one with A
-// in tensor memory.
+// Products of a pair of CTAs through a ring: D[256, 128] (+)= A[256, 64] * B[64, 128] for each slice of K; and one with
+// A in tensor memory.
 constexpr int kSlice = 64;
 constexpr int kStages = 2;
 constexpr int kN = 128;

@@ -1,5 +1,5 @@
-// The recipe for attention backward, kernel (b), from the pack's functions: a CTA keeps 128 keys, queries stream; transposed
-// tiles in tensor memory, Pt over St and dSt over dPt. dK and dV come out. D = 128; S a multiple of 128.
+// The recipe for attention backward, kernel (b), from the pack's functions: a CTA keeps 128 keys, queries stream;
+// transposed tiles in tensor memory, Pt over St and dSt over dPt. dK and dV come out. D = 128; S a multiple of 128.
 constexpr int kRows = 128;
 constexpr int kD = 128;
 constexpr int kBox = kRows * 64;
@@ -135,7 +135,8 @@ keys(const __grid_constant__ CUtensorMap map_q, const __grid_constant__ CUtensor
       tmem_wait_load(ds);
 #pragma unroll
       for (int i = 0; i < 32; ++i)
-        packed[i] = pack_bf16(p[2 * i] * (ds[2 * i] - delta_of[2 * i]), p[2 * i + 1] * (ds[2 * i + 1] - delta_of[2 * i + 1]));
+        packed[i] = pack_bf16(p[2 * i] * (ds[2 * i] - delta_of[2 * i]),
+                              p[2 * i + 1] * (ds[2 * i + 1] - delta_of[2 * i + 1]));
       tmem_store(own + kSlopes, packed);
       tmem_wait_store();
       warp_arrive(&shared.differences);

@@ -1,12 +1,13 @@
 // The recipe for attention forward, first version, from the pack's functions: 128 queries a CTA, keys in tiles of 128
-// through a ring, P over S in tensor memory, O scaled in place where a maximum grows. D = 128; S a multiple of 128.
+// through a ring, P over S in tensor memory, O scaled in place where a maximum grows. D = 128, or 96 with columns that
+// TMA fills with zeros; S a multiple of 128.
 constexpr int kRows = 128;
-constexpr int kD = 128;
+constexpr int kD = 128;  // in shared and tensor memory
 constexpr int kBox = kRows * 64;
 constexpr int kStages = 3;  // tiles of K and V
 constexpr int kScores = 0, kOut = 128, kColumns = 256;
 constexpr uint32_t kTileBytes = 2 * kBox * sizeof(__nv_bfloat16);
-constexpr float kScale = 0.08838834764831845f * 1.4426950408889634f;
+constexpr float kLog2E = 1.4426950408889634f;
 
 struct Shared {
   __nv_bfloat16 q[2 * kBox];  // and O on its way out
@@ -23,7 +24,7 @@ __device__ void load_tile(__nv_bfloat16* tile, const CUtensorMap* map, uint64_t*
 __global__ void __launch_bounds__(192, 1)
 attention(const __grid_constant__ CUtensorMap map_q, const __grid_constant__ CUtensorMap map_k,
           const __grid_constant__ CUtensorMap map_v, const __grid_constant__ CUtensorMap map_o, float* LSE, int length,
-          bool causal) {
+          float scale, bool causal) {
   extern __shared__ __align__(1024) uint8_t raw[];
   Shared& shared = *reinterpret_cast<Shared*>(raw);
   const int warp = threadIdx.x / 32;
@@ -61,7 +62,8 @@ attention(const __grid_constant__ CUtensorMap map_q, const __grid_constant__ CUt
       for (int d = 0; d < kD; d += 16) {
         const int at = d / 64 * kBox;
         mma_ss(tmem + kScores, descriptor_k_major<128>(shared.q + at) + d % 64 / 8,
-               descriptor_k_major<128>(shared.ring[ring.slot] + at) + d % 64 / 8, instruction_bf16(kRows, kRows), d > 0);
+               descriptor_k_major<128>(shared.ring[ring.slot] + at) + d % 64 / 8, instruction_bf16(kRows, kRows),
+               d > 0);
       }
       tcgen05_commit(&shared.empty[ring.slot]);
       tcgen05_commit(&shared.scores);
@@ -91,12 +93,12 @@ attention(const __grid_constant__ CUtensorMap map_q, const __grid_constant__ CUt
         if (causal && step == tile) row_mask(s[half], row + 1 - 64 * half);
       }
       const float grown = row_max(s[1], row_max(s[0], maximum));
-      const float factor = exp2_approx((maximum - grown) * kScale);
+      const float factor = exp2_approx((maximum - grown) * scale * kLog2E);
       maximum = grown;
       sum *= factor;
       for (int half = 0; half < 2; ++half) {
         uint32_t packed[32];
-        sum += row_exp2(s[half], kScale, maximum * kScale, packed);
+        sum += row_exp2(s[half], scale * kLog2E, maximum * scale * kLog2E, packed);
         tmem_store(own + kScores + 32 * half, packed);
       }
       tmem_wait_store();
@@ -110,7 +112,7 @@ attention(const __grid_constant__ CUtensorMap map_q, const __grid_constant__ CUt
     mbarrier_wait(&shared.out, (steps - 1) % 2);
     tcgen05_fence_after();
     for (int box = 0; box < 2; ++box) tmem_to_box(shared.q + box * kBox, row, own + kOut + 64 * box, 1 / sum);
-    LSE[query + row] = maximum * 0.08838834764831845f + logf(sum);
+    LSE[query + row] = maximum * scale + logf(sum);
     async_proxy_fence();
     named_barrier_sync(1, 128);
     if (row == 0) {
@@ -126,11 +128,11 @@ attention(const __grid_constant__ CUtensorMap map_q, const __grid_constant__ CUt
   if (warp == 5) tmem_dealloc(tmem, kColumns);
 }
 
-extern "C" void run(const __nv_bfloat16* Q, const __nv_bfloat16* K, const __nv_bfloat16* V, __nv_bfloat16* O, float* LSE,
-                    int heads, int S, int causal, cudaStream_t stream) {
+extern "C" void run(const __nv_bfloat16* Q, const __nv_bfloat16* K, const __nv_bfloat16* V, __nv_bfloat16* O,
+                    float* LSE, int heads, int S, int D, int causal, cudaStream_t stream) {
   const int rows = heads * S;
   cudaFuncSetAttribute(attention, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared));
-  attention<<<rows / kRows, 192, sizeof(Shared), stream>>>(bf16_map(Q, rows, kD, kRows), bf16_map(K, rows, kD, kRows),
-                                                           bf16_map(V, rows, kD, kRows), bf16_map(O, rows, kD, kRows),
-                                                           LSE, S, causal != 0);
+  const auto map = [&](const __nv_bfloat16* matrix) { return bf16_map(matrix, rows, D, kRows); };
+  attention<<<rows / kRows, 192, sizeof(Shared), stream>>>(map(Q), map(K), map(V), map(O), LSE, S, 1 / sqrtf(float(D)),
+                                                           causal != 0);
 }

@@ -1,5 +1,5 @@
-// Rows of scores become weights: S = A * Bt, a causal mask, P = 2^(scale * (S - max)), O = P * V from tensor memory, twice
-// over with O rescaled in between. Six warps: four have rows, one thread copies, one multiplies.
+// Rows of scores become weights: S = A * Bt, a causal mask, P = 2^(scale * (S - max)), O = P * V from tensor memory,
+// twice over with O rescaled in between. Six warps: four have rows, one thread copies, one multiplies.
 constexpr int kRows = 128;
 constexpr int kScores = 0, kSums = 128, kColumns = 256;
 
@@ -107,6 +107,6 @@ extern "C" void run(const __nv_bfloat16* a, const __nv_bfloat16* b, const __nv_b
   const CUtensorMap map_sums = tensor_map<2>(CU_TENSOR_MAP_DATA_TYPE_FLOAT32, sums, {32, kRows}, {128}, {32, kRows},
                                              CU_TENSOR_MAP_SWIZZLE_128B);
   weigh<<<1, 192, kBytes, stream>>>(bf16_map(a, kRows, 64, kRows), bf16_map(b, kRows, 64, kRows),
-                                    bf16_map(v, kRows, 64, kRows), bf16_map(out, kRows, 64, kRows), map_sums, statistics,
-                                    0.125f, 0.5f);
+                                    bf16_map(v, kRows, 64, kRows), bf16_map(out, kRows, 64, kRows), map_sums,
+                                    statistics, 0.125f, 0.5f);
 }
