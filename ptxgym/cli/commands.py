@@ -113,6 +113,26 @@ def eval_(
     raise typer.Exit(Exit.OK if verdict.status is Status.OK else Exit.FAILED)
 
 
+@app.command("audit")
+def audit_(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A kernel file; - reads standard input.")],
+    env: EnvOption,
+    variant: VariantOption = None,
+    json: Annotated[bool, typer.Option("--json", metavar=_FLAG, help="Print the checklist as JSON.")] = False,
+) -> None:
+    """Check one kernel file against the contract, without judging numbers; exit 1 if an item is violated."""
+    from ptxgym.audit import audit
+    from ptxgym.cli.auditing import show_audit
+    from ptxgym.envs import load_env
+
+    found = audit(read_source(file), load_env(env).of_variant(variant))
+    if json:
+        typer.echo(dumps(loads(found.model_dump_json()), indent=2))
+    else:
+        show_audit(found)
+    raise typer.Exit(Exit.OK if found.sound else Exit.FAILED)
+
+
 @app.command("run")
 def run_(
     env: EnvOption,

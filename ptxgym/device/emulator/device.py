@@ -215,15 +215,18 @@ def _resident_ctas(build: Build, launch: Launch) -> int:
 
     Matters where CTAs wait for each other.
     """
-    if not build.kernels:
-        return 0
+    return resident_ctas_per_sm(build, launch) * _SM_COUNT.get(build.arch, 132) if build.kernels else 0
+
+
+def resident_ctas_per_sm(build: Build, launch: Launch) -> int:
+    """Return how many CTAs of a launch one SM holds at a time, at least 1."""
     resources = build.kernel(launch.kernel)
     threads = launch.block[0] * launch.block[1] * launch.block[2]
     warps = (threads + 31) // 32
     smem_bytes = resources.static_smem_bytes + launch.dynamic_smem_bytes + _CTA_RESERVED_SMEM_BYTES
     registers = aligned(max(resources.registers, 1) * 32, 256) * warps
     per_sm = min(_SM_CTAS, _SM_THREADS // (warps * 32), _SM_REGISTERS // registers, _SM_SMEM_BYTES // smem_bytes)
-    return max(1, per_sm) * _SM_COUNT.get(build.arch, 132)
+    return max(1, per_sm)
 
 
 def _sources(build: Build, answer: Mapping[str, Any]) -> dict[str, KernelSource]:
