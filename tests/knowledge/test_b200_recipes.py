@@ -7,11 +7,14 @@ import pytest
 from numpy.typing import NDArray
 
 from ptxgym.device.protocol import RunOptions
-from tests.knowledge.harness import as_float, bf16, run, small_integers
+from ptxgym.evaluator import Evaluator
+from ptxgym.knowledge import load_pack, template_text
+from ptxgym.task import load_task
+from ptxgym.verdict import Severity, Status
+from tests.knowledge.harness import FOLDER, as_float, bf16, run, small_integers
 
 ARCH = "b200"
 SCHEDULES = (RunOptions(), RunOptions(schedule="lazy"), RunOptions(schedule="random", seed=1))
-D = 128
 
 
 @pytest.mark.parametrize(("m", "n", "k", "pairs"), [(256, 256, 64, 1), (512, 512, 320, 1), (384, 320, 512, 2)])
@@ -65,27 +68,21 @@ def test_attention_forward(heads: int, length: int, dimensions: int, causal: boo
     np.testing.assert_allclose(ran.outputs["LSE"].reshape(heads, length), lse, atol=1e-4)
 
 
-@pytest.mark.parametrize(("heads", "length"), [(1, 128), (2, 384)])
-def test_attention_backward_for_keys(heads: int, length: int) -> None:
-    q, k, v, d_out = (normal(seed, heads, length, D) for seed in range(4))
-    weights, lse = attention(q, k, causal=False)
-    delta = (d_out * (weights @ v)).sum(axis=-1)
-    ran = run(
-        ARCH,
-        "recipe_attn_bwd.cu",
-        inputs={
-            "Q": bf16(q),
-            "K": bf16(k),
-            "V": bf16(v),
-            "dO": bf16(d_out),
-            "LSE": lse.astype(np.float32),
-            "delta": delta.astype(np.float32),
-        },
-        outputs={"dK": (np.uint16, q.size), "dV": (np.uint16, q.size)},
-        axes={"heads": heads, "S": length},
-        schedules=SCHEDULES,
-    )
-    d_scores = weights * (d_out @ v.swapaxes(1, 2) - delta[..., None])
-    for name, expected in (("dV", weights.swapaxes(1, 2) @ d_out), ("dK", d_scores.swapaxes(1, 2) @ q / np.sqrt(D))):
-        error = as_float(ran.outputs[name]).reshape(q.shape) - expected
-        assert np.linalg.norm(error) < 0.005 * np.linalg.norm(expected), name
+TASKS = [
+    ("gemm", "recipe_gemm.cu", "#define TASK\n"),
+    ("attn_fwd", "recipe_attn_fwd.cu", "#define CAUSAL 0\n"),
+    ("attn_fwd_causal", "recipe_attn_fwd.cu", "#define CAUSAL 1\n"),
+    ("attn_bwd", "recipe_attn_bwd.cu", "#define CAUSAL 0\n"),
+    ("attn_bwd_causal", "recipe_attn_bwd.cu", "#define CAUSAL 1\n"),
+]
+
+
+@pytest.mark.parametrize(("task", "file", "defined"), TASKS, ids=[task for task, _, _ in TASKS])
+def test_kernel_by_the_recipe_is_right_on_target_and_clean(
+    evaluator: Evaluator, task: str, file: str, defined: str
+) -> None:
+    text = template_text(load_pack(ARCH)) + defined + (FOLDER / ARCH / file).read_text()
+    verdict = evaluator.evaluate(text, load_task(task), ARCH)
+    assert verdict.status is Status.OK, (verdict.message, verdict.diagnostics, verdict.findings)
+    assert verdict.evidence is not None and verdict.evidence.target_ok and verdict.evidence.coverage == 1.0
+    assert [f"{f.code}: {f.message}" for f in verdict.findings if f.severity is not Severity.NOTE] == []

@@ -1,17 +1,18 @@
-// The recipe for attention backward, kernel (b), from the pack's functions: a CTA keeps 128 keys, queries stream;
-// transposed tiles in tensor memory, Pt over St and dSt over dPt. dK and dV come out. D = 128; S a multiple of 128.
+// The recipe for attention backward, three kernels, from the pack's functions: statistics of queries; dK and dV by CTAs
+// that keep 128 keys; dQ by CTAs that keep 128 queries. Where keys are kept, tiles are transposed, and P lies over S, dS
+// over dP in tensor memory. D = 128; S a multiple of 128. CAUSAL is 0 or 1.
 constexpr int kRows = 128;
 constexpr int kD = 128;
 constexpr int kBox = kRows * 64;
 constexpr int kStages = 2;
-constexpr int kScores = 0, kSlopes = 128, kV = 256, kK = 384, kColumns = 512;
+constexpr int kScores = 0, kSlopes = 128, kFirst = 256, kSecond = 384, kColumns = 512;
 constexpr uint32_t kTileBytes = 2 * kBox * sizeof(__nv_bfloat16);
 constexpr float kScale = 0.08838834764831845f;
 constexpr float kLog2E = 1.4426950408889634f;
 
 struct Shared {
-  __nv_bfloat16 k[2 * kBox], v[2 * kBox];  // and dK, dV on their way out
-  __nv_bfloat16 q[kStages][2 * kBox], d_out[kStages][2 * kBox];
+  __nv_bfloat16 kept[2][2 * kBox];  // K and V, or Q and dO; at the end the sums on their way out
+  __nv_bfloat16 stream[kStages][2][2 * kBox];
   float lse[kStages][kRows], delta[kStages][kRows];
   uint64_t loaded, full[kStages], empty[kStages], scores, slopes, weights, differences, done;
   uint32_t slot;
@@ -39,15 +40,34 @@ __device__ void over_rows(uint32_t d, uint32_t a, const __nv_bfloat16* b, bool a
            accumulate || k > 0);
 }
 
+// LSE in base 2, and the sum of dO * O: a warp for each query.
+__global__ void __launch_bounds__(256) prepare(const __nv_bfloat16* O, const __nv_bfloat16* dO, const float* LSE,
+                                               float* lse, float* delta) {
+  const size_t query = blockIdx.x * size_t{8} + threadIdx.x / 32;
+  float sum = 0;
+  for (int d = threadIdx.x % 32; d < kD; d += 32)
+    sum += __bfloat162float(O[query * kD + d]) * __bfloat162float(dO[query * kD + d]);
+  for (int distance = 16; distance > 0; distance /= 2) sum += __shfl_xor_sync(~0u, sum, distance);
+  if (threadIdx.x % 32 == 0) {
+    lse[query] = LSE[query] * kLog2E;
+    delta[query] = sum;
+  }
+}
+
+struct Maps {
+  CUtensorMap kept[2], stream[2], sums[2];
+};
+
+// kKeys: (K, V) are kept, (Q, dO) stream, sums are dK and dV. Otherwise the other way round, and the sum is dQ.
+template <bool kKeys>
 __global__ void __launch_bounds__(320, 1)
-keys(const __grid_constant__ CUtensorMap map_q, const __grid_constant__ CUtensorMap map_k,
-     const __grid_constant__ CUtensorMap map_v, const __grid_constant__ CUtensorMap map_d_out,
-     const __grid_constant__ CUtensorMap map_dk, const __grid_constant__ CUtensorMap map_dv, const float* LSE,
-     const float* delta, int length) {
+backward(const __grid_constant__ Maps maps, const float* lse, const float* delta, int length) {
   extern __shared__ __align__(1024) uint8_t raw[];
   Shared& shared = *reinterpret_cast<Shared*>(raw);
   const int warp = threadIdx.x / 32;
-  const int steps = length / kRows, row = blockIdx.x * kRows, head_row = blockIdx.x / steps * length;
+  const int tiles = length / kRows, tile = blockIdx.x % tiles, row = blockIdx.x * kRows;
+  const int first = CAUSAL && kKeys ? tile : 0, steps = (CAUSAL && !kKeys ? tile + 1 : tiles) - first;
+  const int stream_row = row - (tile - first) * kRows;
   if (threadIdx.x == 0) {
     mbarrier_init(&shared.loaded, 1);
     for (int i = 0; i < kStages; ++i) {
@@ -69,87 +89,92 @@ keys(const __grid_constant__ CUtensorMap map_q, const __grid_constant__ CUtensor
   Ring<kStages> ring;
   if (warp == 8 && elect_one()) {
     mbarrier_arrive_expect_tx(&shared.loaded, 2 * kTileBytes);
-    load_tile(shared.k, &map_k, &shared.loaded, row);
-    load_tile(shared.v, &map_v, &shared.loaded, row);
+    for (int i = 0; i < 2; ++i) load_tile(shared.kept[i], &maps.kept[i], &shared.loaded, row);
     for (int step = 0; step < steps; ++step, ring.advance()) {
       uint64_t* full = &shared.full[ring.slot];
-      const int query = head_row + step * kRows;
+      const int at = stream_row + step * kRows;
       mbarrier_wait(&shared.empty[ring.slot], ring.parity ^ 1);
-      mbarrier_arrive_expect_tx(full, 2 * kTileBytes + 2 * sizeof(shared.lse[0]));
-      load_tile(shared.q[ring.slot], &map_q, full, query);
-      load_tile(shared.d_out[ring.slot], &map_d_out, full, query);
-      bulk_load(shared.lse[ring.slot], LSE + query, full, sizeof(shared.lse[0]));
-      bulk_load(shared.delta[ring.slot], delta + query, full, sizeof(shared.delta[0]));
+      mbarrier_arrive_expect_tx(full, 2 * kTileBytes + (kKeys ? 2 * sizeof(shared.lse[0]) : 0));
+      for (int i = 0; i < 2; ++i) load_tile(shared.stream[ring.slot][i], &maps.stream[i], full, at);
+      if (kKeys) bulk_load(shared.lse[ring.slot], lse + at, full, sizeof(shared.lse[0]));
+      if (kKeys) bulk_load(shared.delta[ring.slot], delta + at, full, sizeof(shared.delta[0]));
     }
   } else if (warp == 9 && elect_one()) {
     Ring<kStages> next;
     mbarrier_wait(&shared.loaded, 0);
     mbarrier_wait(&shared.full[0], 0);
-    over_d(tmem + kScores, shared.k, shared.q[0]);
+    over_d(tmem + kScores, shared.kept[0], shared.stream[0][0]);
     tcgen05_commit(&shared.scores);
-    over_d(tmem + kSlopes, shared.v, shared.d_out[0]);
+    over_d(tmem + kSlopes, shared.kept[1], shared.stream[0][1]);
     tcgen05_commit(&shared.slopes);
     for (int step = 0; step < steps; ++step, ring.advance()) {
       const bool last = step == steps - 1;
       next.advance();
       mbarrier_wait(&shared.weights, step % 2);
       tcgen05_fence_after();
-      over_rows(tmem + kV, tmem + kScores, shared.d_out[ring.slot], step > 0);
+      if (kKeys) over_rows(tmem + kSecond, tmem + kScores, shared.stream[ring.slot][1], step > 0);
       if (!last) {
         mbarrier_wait(&shared.full[next.slot], next.parity);
-        over_d(tmem + kScores, shared.k, shared.q[next.slot]);
+        over_d(tmem + kScores, shared.kept[0], shared.stream[next.slot][0]);
         tcgen05_commit(&shared.scores);
       }
       mbarrier_wait(&shared.differences, step % 2);
       tcgen05_fence_after();
-      over_rows(tmem + kK, tmem + kSlopes, shared.q[ring.slot], step > 0);
+      over_rows(tmem + kFirst, tmem + kSlopes, shared.stream[ring.slot][0], step > 0);
       tcgen05_commit(&shared.empty[ring.slot]);
       if (last) break;
-      over_d(tmem + kSlopes, shared.v, shared.d_out[next.slot]);
+      over_d(tmem + kSlopes, shared.kept[1], shared.stream[next.slot][1]);
       tcgen05_commit(&shared.slopes);
     }
     tcgen05_commit(&shared.done);
   } else if (warp < 8) {
-    const int half = warp / 4, key = threadIdx.x % 128;
+    const int half = warp / 4, lane = threadIdx.x % 128;
     const uint32_t own = tmem + tmem_own_lanes() + 64 * half;
+    const float own_lse = kKeys ? 0 : lse[row + lane], own_delta = kKeys ? 0 : delta[row + lane];
     for (int step = 0; step < steps; ++step, ring.advance()) {
-      const float* lse = shared.lse[ring.slot] + 64 * half;
-      const float* delta_of = shared.delta[ring.slot] + 64 * half;
+      const bool diagonal = CAUSAL && step == (kKeys ? 0 : steps - 1);
       float p[64], ds[64];
       uint32_t packed[32];
-      mbarrier_wait(&shared.full[ring.slot], ring.parity);
+      if (kKeys) mbarrier_wait(&shared.full[ring.slot], ring.parity);
       mbarrier_wait(&shared.scores, step % 2);
       tcgen05_fence_after();
       tmem_load(own + kScores, p);
       tmem_wait_load(p);
 #pragma unroll
-      for (int i = 0; i < 64; ++i) p[i] = exp2_approx(fmaf(p[i], kScale * kLog2E, -lse[i] * kLog2E));
+      for (int i = 0; i < 64; ++i) {
+        const int column = 64 * half + i;
+        const bool seen = !diagonal || (kKeys ? lane <= column : column <= lane);
+        const float relative = kKeys ? shared.lse[ring.slot][column] : own_lse;
+        p[i] = seen ? exp2_approx(fmaf(p[i], kScale * kLog2E, -relative)) : 0;
+      }
+      if (kKeys) {
 #pragma unroll
-      for (int i = 0; i < 32; ++i) packed[i] = pack_bf16(p[2 * i], p[2 * i + 1]);
-      tmem_store(own + kScores, packed);
-      tmem_wait_store();
+        for (int i = 0; i < 32; ++i) packed[i] = pack_bf16(p[2 * i], p[2 * i + 1]);
+        tmem_store(own + kScores, packed);
+        tmem_wait_store();
+      }
       warp_arrive(&shared.weights);
       mbarrier_wait(&shared.slopes, step % 2);
       tcgen05_fence_after();
       tmem_load(own + kSlopes, ds);
       tmem_wait_load(ds);
 #pragma unroll
-      for (int i = 0; i < 32; ++i)
-        packed[i] = pack_bf16(p[2 * i] * (ds[2 * i] - delta_of[2 * i]),
-                              p[2 * i + 1] * (ds[2 * i + 1] - delta_of[2 * i + 1]));
+      for (int i = 0; i < 64; ++i)
+        ds[i] = p[i] * (ds[i] - (kKeys ? shared.delta[ring.slot][64 * half + i] : own_delta));
+#pragma unroll
+      for (int i = 0; i < 32; ++i) packed[i] = pack_bf16(ds[2 * i], ds[2 * i + 1]);
       tmem_store(own + kSlopes, packed);
       tmem_wait_store();
       warp_arrive(&shared.differences);
     }
     mbarrier_wait(&shared.done, 0);
     tcgen05_fence_after();
-    tmem_to_box(shared.v + half * kBox, key, own + kV);
-    tmem_to_box(shared.k + half * kBox, key, own + kK, kScale);
+    tmem_to_box(shared.kept[0] + half * kBox, lane, own + kFirst, kScale);
+    if (kKeys) tmem_to_box(shared.kept[1] + half * kBox, lane, own + kSecond);
     async_proxy_fence();
     named_barrier_sync(1 + half, 128);
-    if (key == 0) {
-      tma_store_2d(&map_dv, shared.v + half * kBox, 64 * half, row);
-      tma_store_2d(&map_dk, shared.k + half * kBox, 64 * half, row);
+    if (lane == 0) {
+      for (int i = 0; i < 1 + kKeys; ++i) tma_store_2d(&maps.sums[i], shared.kept[i] + half * kBox, 64 * half, row);
       tma_commit();
       tma_wait<0>();
     }
@@ -161,11 +186,19 @@ keys(const __grid_constant__ CUtensorMap map_q, const __grid_constant__ CUtensor
   if (warp == 9) tmem_dealloc(tmem, kColumns);
 }
 
-extern "C" void run(const __nv_bfloat16* Q, const __nv_bfloat16* K, const __nv_bfloat16* V, const __nv_bfloat16* dO,
-                    const float* LSE, const float* delta, __nv_bfloat16* dK, __nv_bfloat16* dV, int heads, int S,
-                    cudaStream_t stream) {
-  const int rows = heads * S;
+extern "C" void run(const __nv_bfloat16* Q, const __nv_bfloat16* K, const __nv_bfloat16* V, const __nv_bfloat16* O,
+                    const __nv_bfloat16* dO, const float* LSE, __nv_bfloat16* dQ, __nv_bfloat16* dK, __nv_bfloat16* dV,
+                    int B, int H, int S, int D, cudaStream_t stream) {
+  const int rows = B * H * S;
   const auto map = [&](const __nv_bfloat16* matrix) { return bf16_map(matrix, rows, kD, kRows); };
-  cudaFuncSetAttribute(keys, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared));
-  keys<<<rows / kRows, 320, sizeof(Shared), stream>>>(map(Q), map(K), map(V), map(dO), map(dK), map(dV), LSE, delta, S);
+  float* workspace = nullptr;
+  cudaMallocAsync(&workspace, 2 * sizeof(float) * rows, stream);
+  prepare<<<rows / 8, 256, 0, stream>>>(O, dO, LSE, workspace, workspace + rows);
+  cudaFuncSetAttribute(backward<true>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared));
+  cudaFuncSetAttribute(backward<false>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared));
+  backward<true><<<rows / kRows, 320, sizeof(Shared), stream>>>(
+      Maps{{map(K), map(V)}, {map(Q), map(dO)}, {map(dK), map(dV)}}, workspace, workspace + rows, S);
+  backward<false><<<rows / kRows, 320, sizeof(Shared), stream>>>(
+      Maps{{map(Q), map(dO)}, {map(K), map(V)}, {map(dQ), map(dQ)}}, workspace, workspace + rows, S);
+  cudaFreeAsync(workspace, stream);
 }

@@ -128,11 +128,23 @@ attention(const __grid_constant__ CUtensorMap map_q, const __grid_constant__ CUt
   if (warp == 5) tmem_dealloc(tmem, kColumns);
 }
 
-extern "C" void run(const __nv_bfloat16* Q, const __nv_bfloat16* K, const __nv_bfloat16* V, __nv_bfloat16* O,
-                    float* LSE, int heads, int S, int D, int causal, cudaStream_t stream) {
+void launch(const __nv_bfloat16* Q, const __nv_bfloat16* K, const __nv_bfloat16* V, __nv_bfloat16* O, float* LSE,
+            int heads, int S, int D, bool causal, cudaStream_t stream) {
   const int rows = heads * S;
   cudaFuncSetAttribute(attention, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared));
   const auto map = [&](const __nv_bfloat16* matrix) { return bf16_map(matrix, rows, D, kRows); };
   attention<<<rows / kRows, 192, sizeof(Shared), stream>>>(map(Q), map(K), map(V), map(O), LSE, S, 1 / sqrtf(float(D)),
-                                                           causal != 0);
+                                                           causal);
 }
+
+#ifdef CAUSAL
+extern "C" void run(const __nv_bfloat16* Q, const __nv_bfloat16* K, const __nv_bfloat16* V, __nv_bfloat16* O,
+                    float* LSE, int B, int H, int S, int D, cudaStream_t stream) {
+  launch(Q, K, V, O, LSE, B * H, S, D, CAUSAL, stream);
+}
+#else
+extern "C" void run(const __nv_bfloat16* Q, const __nv_bfloat16* K, const __nv_bfloat16* V, __nv_bfloat16* O,
+                    float* LSE, int heads, int S, int D, int causal, cudaStream_t stream) {
+  launch(Q, K, V, O, LSE, heads, S, D, causal, stream);
+}
+#endif

@@ -99,10 +99,25 @@ gemm(const __grid_constant__ CUtensorMap map_a, const __grid_constant__ CUtensor
   if (warp == 5) tmem_dealloc<2>(tmem, kColumns);
 }
 
-extern "C" void run(const __nv_bfloat16* A, const __nv_bfloat16* B, __nv_bfloat16* C, int M, int N, int K, int pairs,
-                    cudaStream_t stream) {
+void launch(const __nv_bfloat16* A, const __nv_bfloat16* B, __nv_bfloat16* C, int M, int N, int K, int pairs,
+            cudaStream_t stream) {
   const int tiles_m = (M + kTile - 1) / kTile, tiles = tiles_m * ((N + kTile - 1) / kTile);
   cudaFuncSetAttribute(gemm, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared));
   gemm<<<2 * pairs, 192, sizeof(Shared), stream>>>(bf16_map(A, M, K, kHalf), bf16_map(B, N, K, kHalf),
                                                    bf16_map(C, M, N, kHalf), tiles_m, tiles, (K + kSlice - 1) / kSlice);
 }
+
+#ifdef TASK
+extern "C" void run(const __nv_bfloat16* A, const __nv_bfloat16* B, __nv_bfloat16* C, int M, int N, int K,
+                    cudaStream_t stream) {
+  int device = 0, processors = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+  launch(A, B, C, M, N, K, processors / 2, stream);
+}
+#else
+extern "C" void run(const __nv_bfloat16* A, const __nv_bfloat16* B, __nv_bfloat16* C, int M, int N, int K, int pairs,
+                    cudaStream_t stream) {
+  launch(A, B, C, M, N, K, pairs, stream);
+}
+#endif
