@@ -1,6 +1,6 @@
 // The recipe for attention backward, three kernels, from the pack's functions: statistics of queries; dK and dV by CTAs
-// that keep 128 keys; dQ by CTAs that keep 128 queries. Where keys are kept, tiles are transposed, and P lies over S, dS
-// over dP in tensor memory. D = 128; S a multiple of 128. CAUSAL is 0 or 1.
+// that keep 128 keys; dQ by CTAs that keep 128 queries. Where keys are kept, tiles are transposed, and P lies over S,
+// dS over dP in tensor memory. D = 128; S a multiple of 128. CAUSAL is 0 or 1.
 constexpr int kRows = 128;
 constexpr int kD = 128;
 constexpr int kBox = kRows * 64;
