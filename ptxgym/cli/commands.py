@@ -11,6 +11,7 @@ import typer
 
 import ptxgym
 from ptxgym.cli.console import Exit, out, plain, style_of
+from ptxgym.cli.fixing import fixit
 from ptxgym.errors import UsageError
 
 app = typer.Typer(
@@ -247,6 +248,7 @@ def report(
 
 tasks = typer.Typer(help="Tasks and their variants as data for trainers.", no_args_is_help=True)
 app.add_typer(tasks, name="tasks")
+app.add_typer(fixit, name="fixit")
 
 
 @tasks.command()
