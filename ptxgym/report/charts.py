@@ -100,8 +100,7 @@ def progress(series: Sequence[Series], turns: int) -> Chart:
     share["scale"] = {"domain": [0, 1]}
     colour = _colour(series)
     row: dict[str, Any] = {"field": "condition", "sort": [visible(one) for one in conditions]}
-    if conditions == [""]:
-        row["header"] = {"labels": False}
+    row["header"] = {"labels": conditions != [""], "labelLimit": 190}
     spec = {
         "data": {"values": rows},
         "facet": {"column": {"field": "metric", "sort": [title for _, title in _METRICS]}, "row": row},

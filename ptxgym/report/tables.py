@@ -80,8 +80,8 @@ def _part(title: str, found: Sequence[tuple[Group, list[Trajectory]]], within: S
     models = [len(members) for group, members in played if not group.anchor] or [1]
     drawn = min(models) if alone else 0
     rows = tuple(_row(group, members, within, drawn) for group, members in played)
-    anchors = {row.agent for row in rows if row.anchor}
-    return Part(title, rows, tuple(name for name in ("oracle", "naive") if name not in anchors))
+    agents = {row.agent for row in rows}
+    return Part(title, rows, tuple(name for name in ("oracle", "naive") if name not in agents))
 
 
 def _row(group: Group, members: Sequence[Trajectory], within: Sequence[int], drawn: int) -> Row:

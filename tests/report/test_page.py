@@ -222,6 +222,17 @@ def test_an_emulated_run_says_that_nothing_was_measured(stored: StoredRun, tmp_p
     assert all(len(row) == 10 for row in Page(text).parts("by-task")[env])
 
 
+def test_anchors_alone_and_models_alone_make_a_page(stored: StoredRun) -> None:
+    from ptxgym.report.page import render
+
+    anchors = tuple(episode for episode in stored.episodes if episode.agent in ("oracle", "naive"))
+    others = tuple(episode for episode in stored.episodes if episode.agent not in ("oracle", "naive"))
+    alone = render([StoredRun(stored.folder, stored.record, anchors, stored.turns, ())])
+    assert "not played" not in alone and "No model has a right kernel" in alone
+    text = render([StoredRun(stored.folder, stored.record, others, stored.turns, ())])
+    assert text.count("not played: oracle, naive") == 2 + 3, "once for every generation and environment"
+
+
 def test_a_run_without_an_ended_episode_and_no_run_at_all_are_errors(
     run_folder: Path, stored: StoredRun, tmp_path: Path
 ) -> None:
