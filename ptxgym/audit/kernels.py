@@ -30,7 +30,7 @@ FEATURES: dict[str, re.Pattern[str]] = {
     "store": _STORED,
     "bulk_group": _STORED,
     "cp.async": re.compile(r"cp\.async\.(?:ca|cg)\."),
-    "cp.async.commit": re.compile(r"cp\.async\.(?:commit_group|mbarrier)"),
+    "cp.async.commit": re.compile(r"cp\.async\.(?:commit_group|mbarrier|wait_all)"),
     "cp.async.wait": re.compile(r"cp\.async\.(?:wait_|mbarrier)"),
     "bulk.commit": re.compile(r"cp\.async\.bulk\.commit_group"),
     "bulk.wait": re.compile(r"cp\.async\.bulk\.wait_group"),

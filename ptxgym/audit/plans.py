@@ -54,7 +54,10 @@ def check_host(facts: Facts) -> Iterator[Observation]:
     yield kept("host.compiles", f"{facts.built.compiler}, kernels: {len(facts.built.kernels)}")
     failed = [plan for plan in facts.plans if isinstance(plan, Failure)]
     for failure in failed[:1]:
-        yield _plan_failure(failure)
+        against = _plan_failure(failure)
+        yield against
+        if against.item != "host.records":
+            yield violated("host.records", f"a call could not be recorded: see {against.item}", line=against.line)
     if not failed:
         yield kept("host.records", f"operations: {' and '.join(str(len(plan.operations)) for plan in facts.recorded)}")
         for call in facts.recorded[0].failed_calls:
@@ -181,8 +184,10 @@ def _extents(facts: Facts) -> Iterator[Observation]:
         yield unknown("map.extent", "only one of the two shapes could be recorded")
     if len(covers) == 2 and len(covers[0]) == len(covers[1]):
         for index, ((_, part, size), (_, other, whole)) in enumerate(zip(*covers, strict=True)):
-            if size == part and other < whole:
-                plan = facts.recorded[1]
+            plan = facts.recorded[1]
+            roles = {buffer.name: buffer.role for buffer in plan.buffers}
+            given = roles[plan.tensor_maps[index].global_address.buffer] in ("input", "output")
+            if given and size == part and other < whole:
                 yield violated(
                     "map.extent",
                     f"{_where(plan.tensor_maps[index], index)} covers all of it at {_axes(facts.recorded[0])}, and "

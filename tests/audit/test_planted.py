@@ -123,3 +123,25 @@ def test_sizes_written_into_the_code_are_found(device: EmulatorDevice) -> None:
     assert checks["launch.sizes"].outcome is Outcome.VIOLATED
     assert checks["smem.bounds"].outcome is Outcome.VIOLATED  # the other shape has less of K
     assert "M=256, N=768, K=64" in checks["launch.sizes"].found
+
+
+def test_a_refused_launch_leaves_open_what_it_hides(device: EmulatorDevice) -> None:
+    launch = "kThreads, kSharedBytes, stream"
+    text = TEXTS["PTX-Gemm-H100", "wgmma"].replace(launch, "kThreads + 128, kSharedBytes, stream")
+    checks = {check.name: check for check in _audited("PTX-Gemm-H100", text, device).checks}
+    assert checks["host.compiles"].outcome is Outcome.KEPT
+    assert checks["host.records"].outcome is Outcome.VIOLATED
+    assert checks["launch.block"].code == "launch.bounds"
+    assert checks["map.box"].outcome is checks["mbarrier.bytes"].outcome is Outcome.UNKNOWN
+    assert checks["tmem.columns"].outcome is Outcome.NOT_APPLICABLE
+
+
+def test_a_shape_that_cannot_be_launched_is_found(device: EmulatorDevice) -> None:
+    start = "  const CUtensorMap map_a = tensor_map(A, M, K, kTileM);"
+    text = TEXTS["PTX-Gemm-H100", "wgmma"]
+    assert start in text
+    found = _audited("PTX-Gemm-H100", text.replace(start, "  if (M > 128) return;\n" + start), device)
+    checks = {check.name: check for check in found.checks}
+    assert checks["host.records"].outcome is checks["launch.sizes"].outcome is Outcome.VIOLATED
+    assert checks["map.extent"].outcome is Outcome.UNKNOWN
+    assert checks["output.written"].outcome is Outcome.UNKNOWN
