@@ -54,10 +54,10 @@ __device__ __forceinline__ int fragment_column(int b, int e) { return 8 * b + th
 #define REGISTERS_32 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9," TEN(1) TEN(2) "%30,%31"
 #define REGISTERS_48 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9," TEN(1) TEN(2) TEN(3) "%40,%41,%42,%43,%44,%45,%46,%47"
 #define REGISTERS_64 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9," TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) "%60,%61,%62,%63"
-#define REGISTERS_128                                                                                               \
+#define REGISTERS_128 \
   "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9," TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) TEN(9) TEN(10) TEN(11) \
       "%120,%121,%122,%123,%124,%125,%126,%127"
-#define SUMS_8(i)                                                                                              \
+#define SUMS_8(i) \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
       "+f"(d[i + 7])
 #define SUMS_32(i) SUMS_8(i), SUMS_8(i + 8), SUMS_8(i + 16), SUMS_8(i + 24)
@@ -66,19 +66,19 @@ __device__ __forceinline__ int fragment_column(int b, int e) { return 8 * b + th
 // accumulate = 0 the sums are overwritten. wgmma_rs: A from registers, kept unchanged until the wait; a[0..3] are two
 // BF16 each of (row fragment_row(0), column fragment_column(0, 0)), (row + 8), (column + 8), (both): sums of an earlier
 // product, packed by accumulators_to_a(), fit as they are. N is twice the number of sums: 64, 96, 128 or 256.
-#define DEFINE_WGMMA(n, count, registers, sums, o0, o1, o2, o3, o4, o5, o6)                                            \
-  template <int kTransA = 0, int kTransB = 0>                                                                        \
-  __device__ __forceinline__ void wgmma_ss(float (&d)[count], uint64_t a, uint64_t b, int accumulate) {                \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #o2 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n               \
-                 "k16.f32.bf16.bf16 {" registers "}, %" #o0 ", %" #o1 ", p, 1, 1, %" #o3 ", %" #o4 ";\n}"          \
-                 : sums : "l"(a), "l"(b), "r"(accumulate), "n"(kTransA), "n"(kTransB));                              \
-  }                                                                                                                \
-  template <int kTransB = 0>                                                                                       \
-  __device__ __forceinline__ void wgmma_rs(float (&d)[count], const uint32_t (&a)[4], uint64_t b, int accumulate) {    \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #o5 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n               \
-                 "k16.f32.bf16.bf16 {" registers "}, {%" #o0 ",%" #o1 ",%" #o2 ",%" #o3 "}, %" #o4                 \
-                 ", p, 1, 1, %" #o6 ";\n}"                                                                        \
-                 : sums : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(kTransB));          \
+#define DEFINE_WGMMA(n, count, registers, sums, o0, o1, o2, o3, o4, o5, o6) \
+  template <int kTransA = 0, int kTransB = 0> \
+  __device__ __forceinline__ void wgmma_ss(float (&d)[count], uint64_t a, uint64_t b, int accumulate) { \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #o2 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n \
+                 "k16.f32.bf16.bf16 {" registers "}, %" #o0 ", %" #o1 ", p, 1, 1, %" #o3 ", %" #o4 ";\n}" \
+                 : sums : "l"(a), "l"(b), "r"(accumulate), "n"(kTransA), "n"(kTransB)); \
+  } \
+  template <int kTransB = 0> \
+  __device__ __forceinline__ void wgmma_rs(float (&d)[count], const uint32_t (&a)[4], uint64_t b, int accumulate) { \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #o5 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n \
+                 "k16.f32.bf16.bf16 {" registers "}, {%" #o0 ",%" #o1 ",%" #o2 ",%" #o3 "}, %" #o4 \
+                 ", p, 1, 1, %" #o6 ";\n}" \
+                 : sums : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(kTransB)); \
   }
 DEFINE_WGMMA(64, 32, REGISTERS_32, SUMS_32(0), 32, 33, 34, 35, 36, 37, 38)
 #define SUMS_48 SUMS_32(0), SUMS_8(32), SUMS_8(40)
