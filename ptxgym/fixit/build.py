@@ -29,7 +29,7 @@ class Built:
     """By reason: `no_rationale`, `solution`, `canary`, `encoding`, `too_many_tokens`, `duplicate`, `balance`, or a code
     of `ptxgym.fixit.leaks`."""
     stages: dict[str, int]
-    """How many there were: mined, settled, repaired, with a rationale, kept."""
+    """How many there were: mined, settled, repaired (of direct rows: distinct), with a rationale, kept."""
 
 
 def build(workshop: Workshop, solutions: Solutions, *, direct: bool = False) -> Built:
@@ -69,6 +69,7 @@ def build(workshop: Workshop, solutions: Solutions, *, direct: bool = False) -> 
         "mined": len(workshop.mined),
         "settled": len(workshop.repairs()),
         "repaired": len(pairs(workshop)),
+        **({"distinct": len(repaired)} if direct else {}),
         "with_rationale": sum(bool(each.text) for each in rationales.values()),
         "kept": len(kept),
     }

@@ -19,7 +19,7 @@ def report(rows: Sequence[Row], dropped: dict[str, int], stages: dict[str, int])
         ),
         Table("Left out", ("reason", "rows"), tuple((name, str(count)) for name, count in dropped.items())),
         _crossed("Rows by task and kind", rows, lambda row: (row.env, row.variant, row.split), lambda row: row.kind),
-        _crossed("Rows by kind and turn", rows, lambda row: (row.kind,), lambda row: f"turn {row.turn}"),
+        _crossed("Rows by turn and kind", rows, lambda row: (f"turn {row.turn}",), lambda row: row.kind),
         _lengths(rows),
     )
 
@@ -53,7 +53,8 @@ def _crossed(
 ) -> Table:
     """Count items, with totals; the strata that have none show a 0."""
     counts = Counter((down(item), across(item)) for item in items)
-    rows, columns = sorted({key for key, _ in counts}), sorted({key for _, key in counts}, key=_natural)
+    rows = sorted({key for key, _ in counts}, key=lambda key: tuple(map(_natural, key)))
+    columns = sorted({key for _, key in counts})
     body = [
         (" ".join(row), *(str(counts[row, column]) for column in columns), str(sum(counts[row, c] for c in columns)))
         for row in rows

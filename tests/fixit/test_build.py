@@ -90,6 +90,7 @@ def test_a_row_is_task_failure_feedback_then_rationale_and_kernel(tmp_path: Path
 def test_direct_rows_hold_no_failure_and_each_kernel_once(tmp_path: Path, solutions: Solutions) -> None:
     built = build(a_workshop(tmp_path, lines(), direct=True), solutions, direct=True)
     (row,) = built.rows
+    assert built.stages == {"mined": 8, "settled": 8, "repaired": 8, "distinct": 1, "with_rationale": 8, "kept": 1}
     assert [message.role for message in row.prompt] == ["user"]
     assert (row.kind, row.turn, row.code) == ("direct", 0, "")
     assert not any(wrong.rstrip() in row.completion[0].content for wrong in WRONG)
@@ -238,7 +239,14 @@ def test_the_report_counts_strata(made: tuple[Built, Front]) -> None:
     crossed = tables["Rows by task and kind"]
     assert crossed.columns == ("", "compile", "hang", "hazard", "numerical", "all")
     assert crossed.rows[0] == ("ptxgym/Gemm-H100-v1 bias train", "1", "1", "1", "5", "8")
-    assert tables["Rows by kind and turn"].rows[-1] == ("all", "3", "3", "2", "8")
+    turns = tables["Rows by turn and kind"]
+    assert [(row[0], row[-1]) for row in turns.rows] == [
+        ("turn 1", "3"),
+        ("turn 2", "3"),
+        ("turn 3", "2"),
+        ("all", "8"),
+    ]
+    assert turns.rows[1] == ("turn 2", "1", "1", "0", "1", "3")
     assert tables["Left out"].rows == (("duplicate", "2"),)
 
 
