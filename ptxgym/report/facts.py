@@ -44,7 +44,8 @@ class RunFacts:
     device: str
     tiers: tuple[str, ...]
     judges: tuple[str, ...]
-    """Revisions that stand in verdicts, the judge's and the emulator's."""
+    """Revisions that stand in verdicts."""
+    emulators: tuple[str, ...]
     versions: tuple[tuple[str, str], ...]
     conditions_sha256: str
     canary: str
@@ -72,7 +73,8 @@ def facts(run: Run) -> RunFacts:
         prompts=tuple(sorted(record.prompts_sha256.items())),
         device=record.device,
         tiers=tuple(sorted({one.tier for one in provenances if one.tier is not None})),
-        judges=tuple(sorted({f"{one.judge_revision} / {one.emulator_revision or '–'}" for one in provenances})),
+        judges=tuple(sorted({str(one.judge_revision) for one in provenances if one.judge_revision is not None})),
+        emulators=tuple(sorted({one.emulator_revision for one in provenances if one.emulator_revision is not None})),
         versions=tuple(sorted(record.versions.items())),
         conditions_sha256=record.conditions_sha256,
         canary=record.canary,

@@ -162,7 +162,7 @@ def left_out(runs: Sequence[Run]) -> tuple[LeftOut, ...]:
         agent_of = {identifier: identifier.split("/")[-3] for identifier in open_} | {
             identifier: episode.agent for identifier, episode in ended.items()
         }
-        for agent in sorted(set(agent_of.values())):
+        for agent in sorted(set(agent_of.values()), key=lambda name: run.place(name, "")):
             episodes = [episode for episode in ended.values() if episode.agent == agent]
             turns = [turn for turn in run.stored.turns if agent_of[turn.episode] == agent]
             codes = [turn.verdict.code for turn in turns if not turn.refused]
