@@ -128,6 +128,14 @@ class Episode:
         start = self.init_verdict.score if self.init_verdict is not None else -1.0
         return self.best.source if self.best is not None and self.best.score > start else self.init or ""
 
+    @property
+    def due(self) -> float:
+        """Reward that is reached and not yet paid; above 0 only under presets that pay at the end, until then.
+
+        A caller that ends the episode early, because a context is full or a budget spent, adds it.
+        """
+        return self._ledger.due
+
     def prompt(self) -> str:
         """Return what the agent reads before its first turn."""
         gpu = self.evaluator.gpu(self.config.arch)
@@ -203,6 +211,10 @@ class Episode:
     async def asubmit(self, text: str) -> Turn:
         """Judge `text` as the next turn without blocking the event loop."""
         return await asyncio.to_thread(self.submit, text)
+
+    async def aanswer(self, text: str, *, cut_off: bool = False) -> Turn:
+        """Judge the kernel file in a model's answer without blocking the event loop; see `answer`."""
+        return await asyncio.to_thread(self.answer, text, cut_off=cut_off)
 
     def _judge(self, text: str, failure: Failure | None) -> Verdict:
         if not isinstance(text, str):

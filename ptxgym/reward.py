@@ -190,6 +190,11 @@ class Ledger:
         reached = terms(init)
         return cls(preset, best=reached, paid=reached, seen=frozenset({init.provenance.source_sha256}))
 
+    @property
+    def due(self) -> float:
+        """What is reached and not yet paid: what an episode that ends here, without another turn, still owes."""
+        return sum(weight * (self.best[name] - self.paid[name]) for name, weight in self.preset.weights.items())
+
     def settle(self, verdict: Verdict, last: bool) -> tuple[Payment, Ledger]:
         """Return what the turn with `verdict` pays, and the ledger after it.
 

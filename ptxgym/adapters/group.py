@@ -1,0 +1,78 @@
+"""Rewards of a group: rollouts of one task that a trainer compares with each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ptxgym.errors import UsageError
+
+
+class MixedConditionsError(UsageError):
+    """Raised when rollouts that are to be compared were judged under different conditions."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A rollout, as far as its group is concerned."""
+
+    task: str
+    """Environment and variant; rollouts of one task are a group."""
+    texts: tuple[str, ...]
+    """What was judged, turn by turn."""
+    reward: float | None
+    """None where the machine failed."""
+    circumstances: frozenset[tuple[str, str]]
+    """Names and values of what the verdicts were judged under: conditions, device, tier."""
+
+
+def group_rewards(members: Sequence[Member]) -> list[float | None]:
+    """Return the rewards of rollouts, by which a trainer may compare those of one task.
+
+    Equal texts get equal rewards: where a GPU measured them apart, the lowest that was paid. A rollout that the
+    machine failed at has None, and changes nothing about the others.
+
+    Args:
+        members: Any number of groups, in any order.
+
+    Raises:
+        MixedConditionsError: if members of one task were judged under different conditions, devices or tiers.
+    """
+    check_conditions((member.task, member.circumstances) for member in members if member.reward is not None)
+    paid: dict[tuple[str, tuple[str, ...]], float] = {}
+    for member in members:
+        if member.reward is not None:
+            key = (member.task, member.texts)
+            paid[key] = min(member.reward, paid.get(key, member.reward))
+    return [None if member.reward is None else paid[member.task, member.texts] for member in members]
+
+
+def group_advantages(rewards: Iterable[float | None]) -> list[float]:
+    """Return each reward minus the mean of its group, for trainers that leave this to the user; 0 where it is None.
+
+    A missing reward is in no mean: its siblings' advantages are those of the group without it.
+    """
+    given = list(rewards)
+    known = [reward for reward in given if reward is not None]
+    mean = sum(known) / len(known) if known else 0.0
+    return [0.0 if reward is None else reward - mean for reward in given]
+
+
+def check_conditions(judged: Iterable[tuple[str, frozenset[tuple[str, str]]]]) -> None:
+    """Accept rollouts that may be compared.
+
+    Args:
+        judged: Of each rollout its task and circumstances, as in `Member`.
+
+    Raises:
+        MixedConditionsError: if those of one task were judged under different conditions, devices or tiers.
+    """
+    seen: dict[tuple[str, str], str] = {}
+    for task, circumstances in judged:
+        for name, value in sorted(circumstances):
+            first = seen.setdefault((task, name), value)
+            if first != value:
+                raise MixedConditionsError(
+                    f"rollouts of {task} were judged under different {name}: {first} and {value}. Their rewards cannot "
+                    "be compared: give all processes the same PTXGYM_SECRET, and one epoch, tier and kind of GPU"
+                )

@@ -1,0 +1,260 @@
+"""TRL: GRPO over episodes, by tool calls (`environment_factory`) or by fenced answers (`rollout_func`).
+
+In both the reward is a function over the whole batch, `kernel_reward`, so that groups are checked: mixed conditions are
+refused, equal texts are paid alike, and a rollout that the machine failed at gets None, which TRL leaves out of its
+group's mean and deviation and gives no advantage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ptxgym.adapters.extra import missing
+from ptxgym.adapters.group import Member, group_rewards
+from ptxgym.adapters.rollout import Rollout
+from ptxgym.errors import InfrastructureError, UsageError
+from ptxgym.evaluator import Evaluator
+
+try:
+    import torch
+    import trl  # noqa: F401 - to say at import what is missing
+    from accelerate import PartialState
+    from accelerate.utils import gather_object
+except ImportError as error:
+    raise missing("trl", "trl") from error
+
+_LOST = "The machine failed; this attempt does not count."
+_NO_MEMBER = Member(task="", texts=(), reward=None, circumstances=frozenset())
+"""A rollout that could not begin."""
+
+
+class KernelEnvironment:
+    """An episode behind one tool, for `environment_factory`. TRL makes one per rollout and resets it."""
+
+    def __init__(self, evaluator: Evaluator | None = None) -> None:
+        """Make an environment; all that are made without an evaluator share the process's."""
+        self._evaluator = evaluator if evaluator is not None else Evaluator.shared()
+        self._rollout: Rollout | None = None
+        self._problem = ""
+
+    def reset(self, env: str, options: Mapping[str, Any] | None = None, **ignored: Any) -> str | None:
+        """Begin the episode of a row.
+
+        Returns:
+            The task, which TRL appends to the last message of the row's prompt.
+
+        Raises:
+            UsageError: if the environment is unknown, or an option is not acceptable.
+        """
+        self._rollout = None
+        try:
+            self._rollout = Rollout.of_row({"env": env, "options": options}, self._evaluator)
+        except InfrastructureError:
+            return None
+        return self._rollout.opening()
+
+    async def submit_kernel(self, answer: str) -> str:
+        """Submit a kernel file, which is compiled, executed and judged.
+
+        Args:
+            answer: The whole kernel file in a fenced block that starts with ```cuda.
+
+        Returns:
+            What is wrong with it, or what it achieved.
+        """
+        if self._rollout is None or self._rollout.lost:
+            return _LOST
+        if self._rollout.done:
+            return "The episode is over; no further submission counts."
+        try:
+            turn = await self._rollout.aanswer(answer)
+        except InfrastructureError:
+            return _LOST
+        return turn.feedback
+
+    def _member(self) -> Member:
+        return _NO_MEMBER if self._rollout is None else self._rollout.member
+
+
+def kernel_reward(
+    environments: Sequence[KernelEnvironment] | None = None, member: Sequence[Member] | None = None, **ignored: Any
+) -> list[float | None]:
+    """Return the rewards of a batch; for `reward_funcs`.
+
+    Args:
+        environments: What `environment_factory` made, as TRL passes it.
+        member: What `KernelRollouts` returned, as TRL passes it.
+        ignored: What else TRL passes.
+
+    Raises:
+        MixedConditionsError: if rollouts of one task, in any process, were judged under different conditions.
+    """
+    mine = list(member) if member is not None else [each._member() for each in environments or ()]
+    rewards = group_rewards(gather_object(mine))
+    first = PartialState().process_index * len(mine)
+    return rewards[first : first + len(mine)]
+
+
+Sampled = tuple[Sequence[int], Sequence[float]]
+"""Token ids of an answer, its end of turn included, and the logprob of each."""
+Sample = Callable[[Sequence[Sequence[int]], Any], Sequence[Sampled]]
+"""(conversations in token ids, trainer) → what the policy says next in each."""
+
+
+def generate(conversations: Sequence[Sequence[int]], trainer: Any) -> list[Sampled]:
+    """Sample with the trainer's own model and generation settings, by transformers."""
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    tokenizer = trainer.processing_class
+    batch = tokenizer.pad({"input_ids": [list(ids) for ids in conversations]}, padding_side="left", return_tensors="pt")
+    batch = {name: batch[name].to(model.device) for name in ("input_ids", "attention_mask")}
+    with torch.no_grad():
+        out = model.generate(
+            **batch, generation_config=trainer.generation_config, return_dict_in_generate=True, output_scores=True
+        )
+        logprobs = model.compute_transition_scores(out.sequences, out.scores, normalize_logits=True)
+    answers = out.sequences[:, batch["input_ids"].shape[1] :].tolist()
+    return [_until_end(ids, said.tolist(), tokenizer) for ids, said in zip(answers, logprobs, strict=True)]
+
+
+class KernelRollouts:
+    """Conversations of fenced answers, for `rollout_func`: asks no tool calls of the model or its template."""
+
+    def __init__(
+        self, rows: Sequence[Mapping[str, Any]], sample: Sample = generate, evaluator: Evaluator | None = None
+    ) -> None:
+        """Make it.
+
+        Args:
+            rows: The data set, as `dataset_rows` makes it: TRL hands over prompts alone, so a row is known by its own.
+            sample: Asks the policy; by default by transformers.
+            evaluator: Shared by all rollouts; by default that of the process.
+        """
+        self._rows = {row["prompt"]: row for row in rows}
+        self._sample = sample
+        self._evaluator = evaluator if evaluator is not None else Evaluator.shared()
+
+    def __call__(self, prompts: Sequence[str], trainer: Any) -> dict[str, list[Any]]:
+        """Play one episode per prompt, all side by side.
+
+        Returns:
+            `prompt_ids`, `completion_ids`, `logprobs`, `env_mask` (1 where the policy wrote, 0 for feedback) and
+            `member`, which `kernel_reward` reads.
+
+        Raises:
+            UsageError: if a prompt is of no row, or the tokenizer has no chat template.
+        """
+        room = trainer.max_completion_length
+        plays = [_Conversation(self._begin(prompt), prompt, trainer.processing_class, room) for prompt in prompts]
+        while open_ := [play for play in plays if play.open]:
+            sampled = self._sample([play.ids for play in open_], trainer)
+            asyncio.run(_answer_all(open_, sampled))
+        return {
+            "prompt_ids": [play.prompt_ids for play in plays],
+            "completion_ids": [play.completion_ids for play in plays],
+            "logprobs": [play.logprobs for play in plays],
+            "env_mask": [play.mask for play in plays],
+            "member": [play.member for play in plays],
+        }
+
+    def _begin(self, prompt: str) -> Rollout | None:
+        if prompt not in self._rows:
+            raise UsageError("a prompt is of none of the rows; pass the rows that the data set was made of")
+        try:
+            return Rollout.of_row(self._rows[prompt], self._evaluator)
+        except InfrastructureError:
+            return None
+
+
+class _Conversation:
+    """One episode in tokens: what the policy wrote stays as it was sampled, and is never tokenised again."""
+
+    def __init__(self, rollout: Rollout | None, prompt: str, tokenizer: Any, room: int) -> None:
+        self._rollout = rollout
+        self._tokenizer = tokenizer
+        self._room = room
+        opening = prompt if rollout is None else rollout.opening()  # where a GPU measures it says more than the row
+        self.prompt_ids = _tokens(tokenizer, _templated(tokenizer, [{"role": "user", "content": opening}], True))
+        self.completion_ids: list[int] = []
+        self.logprobs: list[float] = []
+        self.mask: list[int] = []
+
+    @property
+    def ids(self) -> list[int]:
+        """All tokens so far."""
+        return [*self.prompt_ids, *self.completion_ids]
+
+    @property
+    def member(self) -> Member:
+        """The episode as one of its group."""
+        return _NO_MEMBER if self._rollout is None else self._rollout.member
+
+    @property
+    def open(self) -> bool:
+        """Whether the policy is to go on: the episode does, and there is room for more tokens."""
+        if self._rollout is None:
+            return not self.completion_ids  # TRL needs a completion even where it counts for nothing
+        return not self._rollout.done and len(self.completion_ids) < self._room
+
+    async def answer(self, sampled: Sampled) -> None:
+        """Take what the policy wrote, judge it, and append the feedback, both as far as there is room."""
+        ids = self._append(sampled[0], sampled[1], 1)
+        if self._rollout is None:
+            return
+        whole = bool(ids) and ids[-1] == self._tokenizer.eos_token_id
+        try:
+            turn = await self._rollout.aanswer(self._tokenizer.decode(ids, skip_special_tokens=True), cut_off=not whole)
+        except InfrastructureError:
+            return
+        if not turn.done:
+            said = _tokens(self._tokenizer, _next_turn(self._tokenizer, turn.feedback, closed=whole))
+            self._append(said, [0.0] * len(said), 0)
+
+    def _append(self, ids: Sequence[int], logprobs: Sequence[float], mask: int) -> list[int]:
+        kept = list(ids)[: self._room - len(self.completion_ids)]
+        self.completion_ids += kept
+        self.logprobs += list(logprobs)[: len(kept)]
+        self.mask += [mask] * len(kept)
+        return kept
+
+
+async def _answer_all(plays: Sequence[_Conversation], sampled: Sequence[Sampled]) -> None:
+    await asyncio.gather(*(play.answer(said) for play, said in zip(plays, sampled, strict=True)))
+
+
+def _until_end(ids: list[int], logprobs: list[float], tokenizer: Any) -> Sampled:
+    """Cut off what a batch pads behind the end of a turn."""
+    end = tokenizer.eos_token_id
+    length = ids.index(end) + 1 if end in ids else len(ids)
+    return ids[:length], logprobs[:length]
+
+
+def _templated(tokenizer: Any, messages: list[dict[str, str]], asks: bool) -> str:
+    if not tokenizer.chat_template:
+        raise UsageError("the tokenizer has no chat template, so no conversation can be written for its model; set one")
+    text: str = tokenizer.apply_chat_template(messages, add_generation_prompt=asks, tokenize=False)
+    return text
+
+
+def _next_turn(tokenizer: Any, feedback: str, closed: bool) -> str:
+    """Return what a conversation goes on with behind an answer, up to where the next one begins.
+
+    Args:
+        tokenizer: Whose chat template ends each answer with its end-of-sequence token.
+        feedback: The user's next message.
+        closed: Whether the answer already holds that token.
+    """
+    before = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
+    end = tokenizer.eos_token
+    said = _templated(tokenizer, before, False)
+    head = said[: said.rindex(end) + len(end)] if end in said else said
+    whole = _templated(tokenizer, [*before, {"role": "user", "content": feedback}], True)
+    if not whole.startswith(head):
+        raise UsageError("the chat template rewrites earlier turns; `rollout_func` needs one that only appends")
+    return ("" if closed or end not in said else end) + whole[len(head) :]
+
+
+def _tokens(tokenizer: Any, text: str) -> list[int]:
+    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return ids
