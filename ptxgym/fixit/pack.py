@@ -129,9 +129,11 @@ def read_rows(folder: Path) -> tuple[Row, ...]:
     """Read the rows of a set.
 
     Raises:
-        UsageError: if a line is no row.
+        UsageError: if the file is missing, or a line is no row.
     """
     path, rows = folder / JSONL, []
+    if not path.is_file():
+        raise UsageError(f"{path} is missing; build the set again")
     for number, line in enumerate(path.read_bytes().splitlines(), 1):
         try:
             rows.append(Row.model_validate_json(line))

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ptxgym.bench.journal import Journal
-from ptxgym.errors import UsageError
+from ptxgym.errors import ContentError, UsageError
 from ptxgym.fixit.recipe import FixitRecipe
 from ptxgym.fixit.records import FailedKernel, Rationale, Repair
 from ptxgym.store.lines import LineWriter, read_lines, to_json, write_whole
@@ -60,8 +60,11 @@ class Workshop:
         path = folder / FRONT
         if not path.is_file():
             raise UsageError(f"{folder} holds no mined kernels: there is no {FRONT}; begin with `ptxgym fixit mine`")
+        front = next(read_lines(path, Front), None)
+        if front is None:
+            raise ContentError(f"{path} is empty or cut off: it was changed after it was written")
         self.folder = folder
-        self.front = next(read_lines(path, Front))
+        self.front = front
         self.mined = tuple(read_lines(folder / MINED, FailedKernel))
 
     @classmethod

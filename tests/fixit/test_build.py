@@ -230,6 +230,11 @@ def test_a_folder_with_something_else_is_left_alone(tmp_path: Path, made: tuple[
     (tmp_path / "thesis.tex").write_text("x")
     with pytest.raises(UsageError, match="no training set"):
         a_set(tmp_path, *made)
+    a_set(tmp_path / "half", *made)
+    (tmp_path / "half" / JSONL).unlink()
+    assert problems(tmp_path / "half") == ("rows.jsonl: missing",)
+    with pytest.raises(UsageError, match="build the set again"):
+        read_rows(tmp_path / "half")
     with pytest.raises(UsageError, match="no row is left"):
         a_set(tmp_path / "empty", Built((), {"solution": 2}, {}), made[1])
 

@@ -157,6 +157,10 @@ def test_a_folder_holds_one_sample(tmp_path: Path) -> None:
         a_workshop(tmp_path, [failure("other")])
     with pytest.raises(UsageError, match="fixit mine"):
         Workshop(tmp_path / "nowhere")
+    (tmp_path / "cut").mkdir()
+    (tmp_path / "cut" / "fixit.json").write_text((tmp_path / "fixit.json").read_text()[:100])
+    with pytest.raises(UsageError, match="cut off"):
+        Workshop(tmp_path / "cut")
     with first.writing(REPAIRS, "repair"), pytest.raises(UsageError, match="another process"):
         repaired(Workshop(tmp_path), answers("right"))
 
