@@ -20,6 +20,7 @@ FIT = 0.05
 """A misreading fits if it leaves at most this share of the error (norms)."""
 
 Values = Mapping[str, NDArray[np.float32]]
+Change = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 
 
 class _Reading(NamedTuple):
@@ -53,25 +54,27 @@ def _readings(expected: Expected, module: Any) -> tuple[_Reading, ...]:
 
 
 def _misreadings(inputs: Values, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Values]]:
-    matrices = {name: x for name, x in inputs.items() if x.ndim >= 2 and tensors[name].dtype == "bf16"}
-    for name, x in matrices.items():
-        rows, columns = tensors[name].shape[-2:]
+    matrices = {name: tensors[name] for name, x in inputs.items() if x.ndim >= 2 and tensors[name].dtype == "bf16"}
+    for name, tensor in matrices.items():
+        rows, columns = tensor.shape[-2:]
         yield (
             f"{name} is read as [{columns}, {rows}], but it lies in memory as [{rows}, {columns}]: exchange the "
             f"strides of {rows} and {columns}",
-            {name: exchanged(x)},
+            {name: _seen(inputs[name], tensor, exchanged)},
         )
-    yield from _each_and_all(
-        matrices, half_strides, "read with rows half as far apart as they are: strides count bytes"
-    )
+    strides = "read with rows half as far apart as they are: strides count bytes"
     wrong_type = "read as FP16, but {hold} BF16: the matrix instruction's types must be those of the data"
-    yield from _each_and_all(matrices, as_fp16, wrong_type)
+    for change, how in ((half_strides, strides), (as_fp16, wrong_type)):
+        changed = {name: _seen(inputs[name], tensor, change) for name, tensor in matrices.items()}
+        yield from _each_and_all(changed, how)
 
 
-def _each_and_all(
-    inputs: Values, change: Callable[[NDArray[np.float32]], NDArray[np.float32]], how: str
-) -> Iterator[tuple[str, Values]]:
-    changed = {name: change(x) for name, x in inputs.items()}
+def _seen(x: NDArray[np.float32], tensor: Tensor, change: Change) -> NDArray[np.float32]:
+    """Change `x` as it lies in memory, which a variant's layout decides; its axes are in the logical order."""
+    return change(x.transpose(tensor.to_stored)).transpose(tensor.to_logical)
+
+
+def _each_and_all(changed: Values, how: str) -> Iterator[tuple[str, Values]]:
     groups = [(name,) for name in changed]
     for group in [tuple(changed), *groups] if len(groups) > 1 else groups:
         verb, hold = ("is", "it holds") if len(group) == 1 else ("are", "they hold")
@@ -95,5 +98,5 @@ def half_strides(x: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def as_fp16(x: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return what is seen of BF16 whose bits are taken for FP16."""
-    seen: NDArray[np.float32] = bf16_bits(x).view(np.float16).astype(np.float32)
+    seen: NDArray[np.float32] = bf16_bits(np.ascontiguousarray(x)).view(np.float16).astype(np.float32)
     return seen

@@ -11,6 +11,7 @@ from ptxgym.judge import correctness, misreadings, numbers
 from ptxgym.judge.conditions import Case, Conditions
 from ptxgym.judge.explain import explain, pattern
 from ptxgym.task import Task, Tensor, load_task
+from ptxgym.variants import load_variant
 
 
 def edited(edit: Any) -> Any:
@@ -258,6 +259,22 @@ def test_misread_inputs_of_attention(name: str, output: str) -> None:
     comparison = correctness.compare(held, numbers.encode(wrong, held.tensor.dtype), case)
     assert not comparison.ok
     assert explain(comparison, expected, task.reference())[0].startswith("K is read as [D, S], but it lies in memory")
+
+
+def test_misread_inputs_of_a_variant_are_misread_as_they_lie_in_memory() -> None:
+    task, axes = load_variant("gemm", "nn"), {"M": 128, "N": 256, "K": 64}
+    case = Case("emulation/normal", axes, "normal", 1, hidden=False)
+    expected = correctness.expect(task, case)
+    assert task.inputs[0].shape == ("K", "M")
+    memory = np.ascontiguousarray(expected.values["A"].T).reshape(-1)
+    half = memory[np.arange(64)[:, None] * 64 + np.arange(128)].T
+    for seen, cause in (
+        (memory.reshape(128, 64), "A is read as [M, K], but it lies in memory as [K, M]: exchange the strides"),
+        (half, "A is read with rows half as far apart"),
+    ):
+        wrong = numbers.encode(seen @ expected.values["B"].T, "bf16")
+        comparison = correctness.compare(expected.outputs["C"], wrong, case)
+        assert explain(comparison, expected, task.reference())[0].startswith(cause)
 
 
 def test_large_cases_are_not_computed_again(task: Task, monkeypatch: pytest.MonkeyPatch, drawn: Conditions) -> None:
