@@ -32,8 +32,9 @@ class ReplayConfig(Value):
     kind: Literal["replay"]
     summary: str = ""
     path: Path | None = None
-    """A run's folder, of which the trajectory of the same environment, variant and number is repeated; or a folder of
-    answers, one a turn in the order of their names: `*.md`, or bare kernels `*.cu`."""
+    """A run's folder, of which the trajectory of the same environment, variant and number is repeated, and of the same
+    knowledge arm where there are several; or a folder of answers, one a turn in the order of their names: `*.md`, or
+    bare kernels `*.cu`."""
 
 
 class Prices(Value):

@@ -78,11 +78,16 @@ class ReplayAgent:
         return Reply(fenced(text) + "\n" if file.suffix == ".cu" else text, model=self.name, usage=Usage(cost_usd=0.0))
 
     def _recorded(self, turn: TurnContext) -> Reply:
-        for line in (self._path / TURNS).read_bytes().splitlines(keepends=True):
-            if not line.endswith(b"\n"):
-                break  # torn when its run was killed
-            found = _Recorded.model_validate_json(line)
-            if found.turn == turn.number and _same(found.episode, turn.identity):
+        wanted = turn.identity
+        alike = [found for found in self._lines() if _same(found.episode, wanted)]
+        alike = [found for found in alike if _arm(found.episode) == wanted.arm] or alike
+        if len(episodes := sorted({found.episode for found in alike})) > 1:  # answers of two must not become one
+            raise UsageError(
+                f"agent {self.name}: {self._path} has several episodes like {wanted.id}: {', '.join(episodes)}; repeat "
+                "a run of one agent, or put the answers of one episode into a folder of files"
+            )
+        for found in alike:
+            if found.turn == turn.number:
                 return Reply(
                     found.response,
                     reasoning=found.reasoning,
@@ -91,14 +96,22 @@ class ReplayAgent:
                     refused=found.refused,
                     usage=Usage(cost_usd=0.0),
                 )
-        raise UsageError(
-            f"agent {self.name}: {self._path} has no turn {turn.number} of an episode like {turn.identity.id}"
-        )
+        raise UsageError(f"agent {self.name}: {self._path} has no turn {turn.number} of an episode like {wanted.id}")
+
+    def _lines(self) -> Iterator[_Recorded]:
+        for line in (self._path / TURNS).read_bytes().splitlines(keepends=True):
+            if not line.endswith(b"\n"):
+                break  # torn when its run was killed
+            yield _Recorded.model_validate_json(line)
 
 
 def _same(episode: str, wanted: Identity) -> bool:
     """Whether an episode is the wanted trajectory of the same environment and variant, whoever played it."""
     return episode.startswith(f"{wanted.env}/{wanted.variant}/") and episode.endswith(f"/{wanted.trajectory}")
+
+
+def _arm(episode: str) -> str:
+    return episode.split("/")[-2]
 
 
 def _files(folder: Path) -> Iterator[Path]:

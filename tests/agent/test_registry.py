@@ -166,6 +166,22 @@ def test_replay_of_a_run(tmp_path: Path) -> None:
         answer(agent, number=3)
 
 
+def test_replay_of_a_run_of_several_never_mixes_them(tmp_path: Path) -> None:
+    gemm = "ptxgym/Gemm-H100-v1/base"
+    turns = tmp_path / "turns.jsonl"
+    turns.write_text(
+        line(f"{gemm}/m/all/0", 1, "all 1")
+        + line(f"{gemm}/m/none/0", 1, "none 1")
+        + line(f"{gemm}/m/none/0", 2, "none 2")
+        + line(f"{gemm}/m/all/0", 2, "all 2")
+    )
+    agent = load_agent("replay", path=str(tmp_path))
+    assert [answer(agent, number=n).text for n in (1, 2)] == ["none 1", "none 2"]
+    turns.write_text(turns.read_text() + line(f"{gemm}/n/none/0", 3, "of another model"))
+    with pytest.raises(UsageError, match=r"has several episodes like .*base/m/none/0, .*base/n/none/0; repeat"):
+        answer(agent, number=3)
+
+
 def test_replay_needs_something_to_repeat(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="agent replay: set `path`"):
         load_agent("replay")
