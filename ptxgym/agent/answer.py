@@ -37,7 +37,7 @@ class Answer:
         self._model = getattr(part, "model", None) or self._model
         self._prompt_ids.extend(getattr(part, "prompt_token_ids", None) or ())
         for choice in (getattr(part, "choices", None) or ())[:1]:
-            self.finish_reason = choice.finish_reason or self.finish_reason
+            self.finish_reason = getattr(choice, "finish_reason", None) or self.finish_reason
             self._ids.extend(getattr(choice, "token_ids", None) or ())
             logprobs = getattr(choice, "logprobs", None)
             self._logprobs.extend(token.logprob for token in getattr(logprobs, "content", None) or ())
@@ -56,7 +56,7 @@ class Answer:
         """Return what the provider counted, and what that costs; zeros and no cost where it counted nothing."""
         if self._usage is None:
             return Usage()
-        prompt, completion = self._usage.prompt_tokens or 0, self._usage.completion_tokens or 0
+        prompt, completion = _count(self._usage, "prompt_tokens"), _count(self._usage, "completion_tokens")
         cached = _detail(self._usage, "prompt_tokens_details", "cached_tokens")
         cost = None
         if prices is not None:
@@ -109,4 +109,9 @@ def _joined(pieces: list[str]) -> str:
 
 
 def _detail(usage: Any, group: str, name: str) -> int:
-    return getattr(getattr(usage, group, None), name, None) or 0
+    return _count(getattr(usage, group, None), name)
+
+
+def _count(usage: Any, name: str) -> int:
+    """Return a number of tokens; the client sets no attribute that the endpoint left out."""
+    return getattr(usage, name, None) or 0
