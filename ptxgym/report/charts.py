@@ -256,7 +256,12 @@ def cost(series: Sequence[Series]) -> Chart | None:
         if one.anchor
     ]
     unit = "US dollars" if priced else "tokens"
-    x = {"field": "cost", "type": "quantitative", "title": f"{unit} of a trajectory", "axis": {"format": "~s"}}
+    x = {
+        "field": "cost",
+        "type": "quantitative",
+        "title": f"{unit} of a trajectory",
+        "axis": {"format": "~s", "tickCount": 6},
+    }
     if not largest:
         x["scale"] = {"domain": [0, 1]}
     if priced:

@@ -142,8 +142,8 @@
         ({ name, value, text: count(value), target }));
       const where = evidence.workload ? `, workload ${evidence.workload}` : "";
       found.push(panel("Executed instructions", `warps’, by family; ${evidence.source}${where}`, bars(rows),
-        el("p", {}, `Target instructions did ${Math.round(100 * evidence.coverage)} % of the multiply-adds. ` +
-          `${rows.some((row) => row.target) ? "Green: those. " : ""}${evidence.why}`)));
+        el("p", {}, `Target instructions${rows.some((row) => row.target) ? " (green)" : ""} did ` +
+          `${Math.round(100 * evidence.coverage)} % of the multiply-adds. ${evidence.why}`)));
       found[found.length - 1].classList.add("histogram");
     }
     if (turn.outputs.length) {
