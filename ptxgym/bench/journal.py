@@ -141,8 +141,12 @@ class RecordedEvaluator(Evaluator):
         """Return the verdict on record, or judge; see `Evaluator.evaluate`."""
         asked = load_variant(task, variant or BASE) if variant is not None or isinstance(task, str) else task
         source = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
-        known = self._recorded.get((source, asked.label, arch)) if workload is None else None
-        return known if known is not None else super().evaluate(text, asked, arch, workload)
+        if workload is not None:
+            return super().evaluate(text, asked, arch, workload)
+        place = source, asked.label, arch
+        if place not in self._recorded:  # a second timing would be another verdict, and another conversation
+            self._recorded.setdefault(place, super().evaluate(text, asked, arch))
+        return self._recorded[place]
 
 
 def _key(stored: StoredReply) -> tuple[str, int, str]:

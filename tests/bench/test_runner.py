@@ -132,6 +132,26 @@ def test_nothing_on_record_is_asked_or_judged_again(sittings: Sittings) -> None:
     assert len(list(read_lines(sittings.folder / REPLIES, StoredReply))) == 4
 
 
+def test_verdicts_of_this_sitting_outlive_the_memory_of_evaluators(
+    sittings: Sittings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the machine fails late, an episode is played again with the verdicts on record, however many came since."""
+    monkeypatch.setattr("ptxgym.evaluator.VERDICTS_KEPT", 1)
+    asked = Counter[int]()
+
+    def answer(turn: TurnContext) -> Reply | Exception:
+        asked[turn.number] += 1
+        if turn.number == 3 and asked[3] == 1:
+            return ModelError("down")
+        return Reply(fenced(f"{GOOD}// {turn.number}\n"))
+
+    agent = Fake(answer)
+    stored = sittings.play(agent, episodes(1, turns=3))
+    assert asked == {1: 1, 2: 1, 3: 2}
+    assert len({turn.source for turn in stored.turns}) == 3
+    assert len(sittings.device.calls) == 3 * 4  # as one text alone
+
+
 def test_an_answer_that_was_lost_is_asked_for_again_and_no_other(sittings: Sittings) -> None:
     planned = episodes(1, turns=3)
     sittings.play(Fake(), planned)
