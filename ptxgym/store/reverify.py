@@ -68,6 +68,7 @@ def reverify(
         Evaluator(device, tier=check_tier(tier), secret=_secret(stored)) as evaluator,
         ThreadPoolExecutor(threads) as pool,
     ):
+        _check_devices(found, evaluator)
         results = pool.map(lambda each: evaluator.evaluate(each.source, each.task, each.arch), found)
         return tuple(_changed(found, results, on_progress))
 
@@ -108,6 +109,18 @@ def _changed(
         on_progress(number, len(found))
         if parts := changed_parts(kernel.verdict, now):
             yield Change(kernel, now, parts)
+
+
+def _check_devices(found: tuple[Kernel, ...], evaluator: Evaluator) -> None:
+    """Refuse to compare what one device said with what another says."""
+    for arch, before in sorted({(each.arch, each.verdict.provenance.device or "") for each in found}):
+        gpu = evaluator.gpu(arch)
+        now = "emulator" if gpu is None else gpu.name
+        if before not in ("", now):  # empty where a kernel was never executed
+            raise UsageError(
+                f"kernels for {arch} were judged on {before}, and here that would be the {now}: their verdicts cannot "
+                f"be compared; judge the run again on a machine with {before}"
+            )
 
 
 def _comparable(verdict: Verdict) -> dict[str, Any]:

@@ -86,6 +86,15 @@ def test_without_its_secret_a_run_cannot_be_judged_again(run: Path, monkeypatch:
     assert reverify(run) == ()
 
 
+def test_what_a_gpu_judged_is_not_compared_with_the_emulator(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ptxgym.evaluator.usable_gpu", lambda device, arch: None)
+    tamper(run, lambda found: found["provenance"].update(device="NVIDIA H200"), "fma")
+    record = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**record, "device": "NVIDIA H200"}))
+    with pytest.raises(UsageError, match="h100 were judged on NVIDIA H200, and here that would be the emulator"):
+        reverify(run)
+
+
 def test_parts_that_differ_are_named_in_order_and_provenance_is_none() -> None:
     before = verdict(target=True)
     assert changed_parts(before, verdict(target=True)) == ()
