@@ -9,6 +9,7 @@ remeasured.jsonl  a line when a kernel has been judged under new conditions
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from pathlib import Path
@@ -36,18 +37,20 @@ class RunWriter:
         """
         self.folder = folder
         self.record = read_record(folder)
-        self._lock = os.open(folder / reader.RUN, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._lock)
-            raise UsageError(f"another process writes to the run in {folder}; wait for it, or end it") from None
-        self._episodes = LineWriter(folder / reader.EPISODES)
-        self._turns = LineWriter(folder / reader.TURNS)
-        self._remeasured = LineWriter(folder / reader.REMEASURED)
-        self.stored: StoredRun = read_run(folder)
-        """What was on record when the run was opened."""
-        self._known = {(turn.episode, turn.turn) for turn in self.stored.turns}
+        with contextlib.ExitStack() as opened:  # whatever fails here must not keep the run locked
+            self._lock = os.open(folder / reader.RUN, os.O_RDONLY | os.O_CLOEXEC)
+            opened.callback(os.close, self._lock)
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UsageError(f"another process writes to the run in {folder}; wait for it, or end it") from None
+            self._episodes = opened.enter_context(LineWriter(folder / reader.EPISODES))
+            self._turns = opened.enter_context(LineWriter(folder / reader.TURNS))
+            self._remeasured = opened.enter_context(LineWriter(folder / reader.REMEASURED))
+            self.stored: StoredRun = read_run(folder)
+            """What was on record when the run was opened."""
+            self._known = {(turn.episode, turn.turn) for turn in self.stored.turns}
+            opened.pop_all()
 
     @classmethod
     def begin(cls, folder: Path, record: RunRecord, secret: str) -> Self:

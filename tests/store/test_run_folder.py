@@ -61,6 +61,16 @@ def test_one_process_writes_at_a_time(tmp_path: Path) -> None:
         RunWriter.begin(tmp_path, front(), "s")
 
 
+def test_a_run_that_cannot_be_opened_is_not_kept_locked(tmp_path: Path) -> None:
+    RunWriter.begin(tmp_path, front(), "s").close()
+    episodes = tmp_path / "episodes.jsonl"
+    episodes.write_text('{"strange": 1}\n')
+    with pytest.raises(ContentError, match=r"episodes\.jsonl, line 1"):
+        RunWriter(tmp_path)
+    episodes.write_text("")
+    RunWriter(tmp_path).close()
+
+
 def test_what_is_no_run_is_said(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"holds no run: there is no run\.json"):
         read_run(tmp_path)
