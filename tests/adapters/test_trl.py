@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import importlib.util
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from ptxgym.adapters.group import Member, MixedConditionsError
 from ptxgym.errors import UsageError
 from ptxgym.evaluator import Evaluator
+from ptxgym.submission import extract
 from tests.adapters.conftest import DOOMED, NOTHING, RIGHT
 from tests.adapters.tiny_policy import tiny_model, tiny_tokenizer
 
@@ -108,6 +112,58 @@ def test_transformers_samples_by_default(tokenizer: Any, evaluator: Evaluator, t
         assert len(ids) == len(logprobs) == len(mask) <= 8 and max(logprobs) < 0.0
     with pytest.raises(UsageError, match="of none of the rows"):
         KernelRollouts([ROW], evaluator=evaluator)(["another"], trainer)
+
+
+def test_a_rollout_that_cannot_begin_has_no_reward(tokenizer: Any, evaluator: Evaluator) -> None:
+    from ptxgym.adapters.trl import KernelEnvironment, KernelRollouts, kernel_reward
+
+    row = {**ROW, "options": {**ROW["options"], "init": extract(DOOMED).text}}
+    trainer = SimpleNamespace(processing_class=tokenizer, max_completion_length=100)
+    answer = (tokenizer(NOTHING)["input_ids"], [-1.0] * len(tokenizer(NOTHING)["input_ids"]))
+    played = KernelRollouts([row], lambda conversations, _: [answer for _ in conversations], evaluator)(
+        [PROMPT], trainer
+    )
+    assert played["completion_ids"] == [answer[0]] and kernel_reward(member=played["member"]) == [None]
+    environment = KernelEnvironment(evaluator)
+    assert environment.reset(**row) is None
+    assert "does not count" in asyncio.run(environment.submit_kernel(RIGHT))
+    assert kernel_reward(environments=[environment]) == [None]
+
+
+def test_mixed_conditions_are_refused() -> None:
+    from ptxgym.adapters.trl import kernel_reward
+
+    one, other = (Member("task", (secret,), 0.2, frozenset({("conditions", secret)})) for secret in "ab")
+    assert kernel_reward(member=[one, one]) == [0.2, 0.2]
+    with pytest.raises(MixedConditionsError):
+        kernel_reward(member=[one, other])
+
+
+def test_answers_that_do_not_fit_are_cut_off(tokenizer: Any, evaluator: Evaluator) -> None:
+    from ptxgym.adapters.trl import KernelRollouts
+
+    trainer = SimpleNamespace(processing_class=tokenizer, max_completion_length=20)
+    ids = tokenizer(RIGHT)["input_ids"]
+    rollouts = KernelRollouts([ROW], lambda conversations, _: [(ids, [-1.0] * len(ids))], evaluator)
+    played = rollouts([PROMPT], trainer)
+    assert played["completion_ids"] == [ids[:20]] and played["env_mask"] == [[1] * 20]
+    assert played["member"][0].reward == 0.0 and len(played["member"][0].texts) == 1
+
+
+@pytest.mark.parametrize(
+    ("template", "problem"), [("", "no chat template"), ("{{ messages[-1].content }}", "rewrites earlier turns")]
+)
+def test_templates_that_cannot_continue_are_refused(
+    tokenizer: Any, evaluator: Evaluator, template: str, problem: str
+) -> None:
+    from ptxgym.adapters.trl import KernelRollouts
+
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.chat_template = template
+    trainer = SimpleNamespace(processing_class=tokenizer, max_completion_length=2000)
+    ids = [*tokenizer(NOTHING)["input_ids"], tokenizer.eos_token_id]
+    with pytest.raises(UsageError, match=problem):
+        KernelRollouts([ROW], lambda conversations, _: [(ids, [-1.0] * len(ids))], evaluator)([PROMPT], trainer)
 
 
 def test_answers_by_tool_calls(tokenizer: Any, evaluator: Evaluator, tmp_path: Path) -> None:
