@@ -116,8 +116,9 @@ def front_matter(recipe: Recipe, agents: Mapping[str, Agent], evaluator: Evaluat
 def differences(before: RunRecord, now: RunRecord) -> list[str]:
     """Return in what a run on record differs from what would be played now; empty if it can go on."""
     found = []
+    one, other = _without_limits(before.sweep), _without_limits(now.sweep)
     for part in ("recipe", "environments", "agents", "prompts"):
-        if changed := _changed(before.sweep.get(part), now.sweep[part]):
+        if changed := _changed(one.get(part), other[part]):
             found.append(f"{part}: {', '.join(changed)}")
     for name in sorted(before.versions.keys() | now.versions.keys()):
         if before.versions.get(name) != now.versions.get(name):
@@ -175,6 +176,17 @@ def _versions(configs: tuple[EnvConfig, ...], evaluator: Evaluator) -> dict[str,
         except PackageNotFoundError:
             continue
     return found
+
+
+def _without_limits(sweep: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out the agents' patience: who waits longer for a provider that was down plays the same sweep."""
+    agents = {label: {**told, "limits": None} for label, told in sweep.get("agents", {}).items()}
+    recipe = {**sweep.get("recipe", {})}
+    recipe["agents"] = [
+        {**agent, "settings": {k: v for k, v in agent["settings"].items() if k.partition(".")[0] != "limits"}}
+        for agent in recipe.get("agents", ())
+    ]
+    return {**sweep, "recipe": recipe, "agents": agents}
 
 
 def _changed(before: object, now: object) -> list[str]:

@@ -33,7 +33,7 @@ def recipe(**changes: Any) -> Recipe:
 
 
 def front(found: Recipe, secret: str = "s", **agents: Agent) -> Any:
-    made = {agent.label: load_agent(agent.use) for agent in found.agents}
+    made = {agent.label: load_agent(agent.use, **agent.settings) for agent in found.agents}
     with Evaluator("emulator", secret=secret) as evaluator:
         return front_matter(found, {**made, **agents}, evaluator, secret)
 
@@ -156,3 +156,13 @@ def test_differences_name_what_changed() -> None:
         f"judge was {before.versions['judge']} and is 99",
         "device was emulator and is NVIDIA H200",
     ]
+
+
+def test_an_agent_may_be_given_more_patience_and_nothing_else() -> None:
+    def asked(**settings: Any) -> Any:
+        agents = ({"use": "openai", "settings": {"api_key_env": "", "model": "m", **settings}},)
+        return front(recipe(agents=agents))
+
+    before = asked()
+    assert differences(before, asked(**{"limits.retries": 50, "limits.timeout_s": 9000})) == []
+    assert differences(before, asked(**{"sampling.temperature": 0.5})) == ["recipe: agents", "agents: openai"]
