@@ -99,15 +99,15 @@ def totals(recipe: Recipe, found: Sequence[Trajectory]) -> Table:
 
 
 def failures(recipe: Recipe, found: Sequence[Trajectory]) -> Table:
-    """Return, for each agent and arm, how many turns failed for which reason."""
-    groups = grouped(_ordered(recipe, found), lambda one: (one.arm, one.agent))
+    """Return, for each GPU generation, arm and agent, how many turns failed for which reason."""
+    groups = grouped(_ordered(recipe, found), lambda one: (one.arch, one.arm, one.agent))
     cells = {name: cell(group, (1,)) for name, group in groups.items()}
     reasons = sorted({reason for summary in cells.values() for reason in summary.failures})
     rows = tuple(
         (*name, str(summary.turns), *(str(summary.failures.get(reason, 0) or NONE) for reason in reasons))
         for name, summary in cells.items()
     )
-    return Table("Failed turns", ("arm", "agent", "turns", *reasons), rows if reasons else ())
+    return Table("Failed turns", ("arch", "arm", "agent", "turns", *reasons), rows if reasons else ())
 
 
 def comparisons(recipe: Recipe, found: Sequence[Trajectory]) -> Table:

@@ -206,6 +206,6 @@ def test_tables_say_what_is_not_measured_and_leave_anchors_out_of_tests() -> Non
     assert versus[:2] == ("m / none", "w / none")
     moved = shown["Transfer, target ≤2"].rows
     assert [row[2:6] for row in moved] == [("oracle", "1/1", "0/1", "-100%"), ("m", "1/2", "1/1", "+50%")]
-    assert shown["Failed turns"].rows[1] == ("none", "m", "4", "2")
+    assert shown["Failed turns"].rows[1] == ("h100", "none", "m", "4", "2")
     assert tables(recipe(), []) == ()
     assert "Transfer, target ≤2" not in {table.title for table in tables(recipe(transfers=()), found)}
