@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ptxgym.adapters.conversation import NO_MEMBER, Conversation, Sampled
 from ptxgym.adapters.extra import missing
 from ptxgym.adapters.group import Member, group_rewards
 from ptxgym.adapters.rollout import Rollout
@@ -26,8 +27,6 @@ except ImportError as error:
     raise missing("trl", "trl") from error
 
 _LOST = "The machine failed; this attempt does not count."
-_NO_MEMBER = Member(task="", texts=(), reward=None, circumstances=frozenset())
-"""A rollout that could not begin."""
 
 
 class KernelEnvironment:
@@ -37,7 +36,6 @@ class KernelEnvironment:
         """Make an environment; all that are made without an evaluator share the process's."""
         self._evaluator = evaluator if evaluator is not None else Evaluator.shared()
         self._rollout: Rollout | None = None
-        self._problem = ""
 
     def reset(self, env: str, options: Mapping[str, Any] | None = None, **ignored: Any) -> str | None:
         """Begin the episode of a row.
@@ -75,7 +73,7 @@ class KernelEnvironment:
         return turn.feedback
 
     def _member(self) -> Member:
-        return _NO_MEMBER if self._rollout is None else self._rollout.member
+        return NO_MEMBER if self._rollout is None else self._rollout.member
 
 
 def kernel_reward(
@@ -97,8 +95,6 @@ def kernel_reward(
     return rewards[first : first + len(mine)]
 
 
-Sampled = tuple[Sequence[int], Sequence[float]]
-"""Token ids of an answer, its end of turn included, and the logprob of each."""
 Sample = Callable[[Sequence[Sequence[int]], Any], Sequence[Sampled]]
 """(conversations in token ids, trainer) → what the policy says next in each."""
 
@@ -146,7 +142,7 @@ class KernelRollouts:
             UsageError: if a prompt is of no row, or the tokenizer has no chat template.
         """
         room = trainer.max_completion_length
-        plays = [_Conversation(self._begin(prompt), prompt, trainer.processing_class, room) for prompt in prompts]
+        plays = [Conversation(self._begin(prompt), prompt, trainer.processing_class, room) for prompt in prompts]
         while open_ := [play for play in plays if play.open]:
             sampled = self._sample([play.ids for play in open_], trainer)
             asyncio.run(_answer_all(open_, sampled))
@@ -167,59 +163,7 @@ class KernelRollouts:
             return None
 
 
-class _Conversation:
-    """One episode in tokens: what the policy wrote stays as it was sampled, and is never tokenised again."""
-
-    def __init__(self, rollout: Rollout | None, prompt: str, tokenizer: Any, room: int) -> None:
-        self._rollout = rollout
-        self._tokenizer = tokenizer
-        self._room = room
-        opening = prompt if rollout is None else rollout.opening()  # where a GPU measures it says more than the row
-        self.prompt_ids = _tokens(tokenizer, _templated(tokenizer, [{"role": "user", "content": opening}], True))
-        self.completion_ids: list[int] = []
-        self.logprobs: list[float] = []
-        self.mask: list[int] = []
-
-    @property
-    def ids(self) -> list[int]:
-        """All tokens so far."""
-        return [*self.prompt_ids, *self.completion_ids]
-
-    @property
-    def member(self) -> Member:
-        """The episode as one of its group."""
-        return _NO_MEMBER if self._rollout is None else self._rollout.member
-
-    @property
-    def open(self) -> bool:
-        """Whether the policy is to go on: the episode does, and there is room for more tokens."""
-        if self._rollout is None:
-            return not self.completion_ids  # TRL needs a completion even where it counts for nothing
-        return not self._rollout.done and len(self.completion_ids) < self._room
-
-    async def answer(self, sampled: Sampled) -> None:
-        """Take what the policy wrote, judge it, and append the feedback, both as far as there is room."""
-        ids = self._append(sampled[0], sampled[1], 1)
-        if self._rollout is None:
-            return
-        whole = bool(ids) and ids[-1] == self._tokenizer.eos_token_id
-        try:
-            turn = await self._rollout.aanswer(self._tokenizer.decode(ids, skip_special_tokens=True), cut_off=not whole)
-        except InfrastructureError:
-            return
-        if not turn.done:
-            said = _tokens(self._tokenizer, _next_turn(self._tokenizer, turn.feedback, closed=whole))
-            self._append(said, [0.0] * len(said), 0)
-
-    def _append(self, ids: Sequence[int], logprobs: Sequence[float], mask: int) -> list[int]:
-        kept = list(ids)[: self._room - len(self.completion_ids)]
-        self.completion_ids += kept
-        self.logprobs += list(logprobs)[: len(kept)]
-        self.mask += [mask] * len(kept)
-        return kept
-
-
-async def _answer_all(plays: Sequence[_Conversation], sampled: Sequence[Sampled]) -> None:
+async def _answer_all(plays: Sequence[Conversation], sampled: Sequence[Sampled]) -> None:
     await asyncio.gather(*(play.answer(said) for play, said in zip(plays, sampled, strict=True)))
 
 
@@ -228,33 +172,3 @@ def _until_end(ids: list[int], logprobs: list[float], tokenizer: Any) -> Sampled
     end = tokenizer.eos_token_id
     length = ids.index(end) + 1 if end in ids else len(ids)
     return ids[:length], logprobs[:length]
-
-
-def _templated(tokenizer: Any, messages: list[dict[str, str]], asks: bool) -> str:
-    if not tokenizer.chat_template:
-        raise UsageError("the tokenizer has no chat template, so no conversation can be written for its model; set one")
-    text: str = tokenizer.apply_chat_template(messages, add_generation_prompt=asks, tokenize=False)
-    return text
-
-
-def _next_turn(tokenizer: Any, feedback: str, closed: bool) -> str:
-    """Return what a conversation goes on with behind an answer, up to where the next one begins.
-
-    Args:
-        tokenizer: Whose chat template ends each answer with its end-of-sequence token.
-        feedback: The user's next message.
-        closed: Whether the answer already holds that token.
-    """
-    before = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
-    end = tokenizer.eos_token
-    said = _templated(tokenizer, before, False)
-    head = said[: said.rindex(end) + len(end)] if end in said else said
-    whole = _templated(tokenizer, [*before, {"role": "user", "content": feedback}], True)
-    if not whole.startswith(head):
-        raise UsageError("the chat template rewrites earlier turns; `rollout_func` needs one that only appends")
-    return ("" if closed or end not in said else end) + whole[len(head) :]
-
-
-def _tokens(tokenizer: Any, text: str) -> list[int]:
-    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
-    return ids

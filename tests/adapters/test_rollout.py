@@ -140,7 +140,7 @@ def test_mixed_conditions_are_refused(device: FrailDevice) -> None:
 
 @pytest.mark.parametrize(
     ("adapter", "package"),
-    [("skyrl", "skyrl_gym"), ("openenv", "openenv"), ("verifiers", "verifiers"), ("trl", "trl")],
+    [("skyrl", "skyrl_gym"), ("openenv", "openenv"), ("verifiers", "verifiers"), ("trl", "trl"), ("verl", "verl")],
 )
 def test_a_missing_library_is_named_with_its_extra(adapter: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [each for each in sys.modules if each.split(".")[0] == package]:

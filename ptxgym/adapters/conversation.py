@@ -1,0 +1,114 @@
+"""An episode in tokens, for trainers that want what the policy sampled and a mask of what it did not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ptxgym.adapters.group import Member
+from ptxgym.adapters.rollout import Rollout
+from ptxgym.errors import InfrastructureError, UsageError
+
+Sampled = tuple[Sequence[int], Sequence[float]]
+"""Token ids of an answer, its end of turn included, and the logprob of each."""
+NO_MEMBER = Member(task="", texts=(), reward=None, circumstances=frozenset())
+"""A rollout that could not begin."""
+
+
+class Conversation:
+    """One episode in tokens: what the policy wrote stays as it was sampled, and is never tokenised again."""
+
+    def __init__(self, rollout: Rollout | None, prompt: str, tokenizer: Any, room: int) -> None:
+        """Begin.
+
+        Args:
+            rollout: Not yet begun; None where the machine failed before it could be.
+            prompt: Stands for the task where there is no rollout.
+            tokenizer: Of transformers, with a chat template.
+            room: Tokens that all answers and feedback may take.
+
+        Raises:
+            UsageError: if the tokenizer has no chat template.
+        """
+        self._rollout = rollout
+        self._tokenizer = tokenizer
+        self._room = room
+        opening = prompt if rollout is None else rollout.opening()  # where a GPU measures it says more than the row
+        self.prompt_ids = _tokens(tokenizer, _templated(tokenizer, [{"role": "user", "content": opening}], True))
+        self.completion_ids: list[int] = []
+        self.logprobs: list[float] = []
+        self.mask: list[int] = []
+
+    @property
+    def ids(self) -> list[int]:
+        """All tokens so far."""
+        return [*self.prompt_ids, *self.completion_ids]
+
+    @property
+    def member(self) -> Member:
+        """The episode as one of its group."""
+        return NO_MEMBER if self._rollout is None else self._rollout.member
+
+    @property
+    def open(self) -> bool:
+        """Whether the policy is to go on: the episode does, and there is room for more tokens."""
+        if self._rollout is None:
+            return not self.completion_ids  # a trainer needs a completion even where it counts for nothing
+        return not self._rollout.done and len(self.completion_ids) < self._room
+
+    async def answer(self, sampled: Sampled) -> None:
+        """Take what the policy wrote, judge it, and append the feedback, both as far as there is room.
+
+        Where the machine keeps failing the rollout is lost, and the conversation over.
+
+        Raises:
+            UsageError: if the chat template rewrites earlier turns.
+        """
+        ids = self._append(sampled[0], sampled[1], 1)
+        if self._rollout is None:
+            return
+        whole = bool(ids) and ids[-1] == self._tokenizer.eos_token_id
+        try:
+            turn = await self._rollout.aanswer(self._tokenizer.decode(ids, skip_special_tokens=True), cut_off=not whole)
+        except InfrastructureError:
+            return
+        if not turn.done:
+            said = _tokens(self._tokenizer, _next_turn(self._tokenizer, turn.feedback, closed=whole))
+            self._append(said, [0.0] * len(said), 0)
+
+    def _append(self, ids: Sequence[int], logprobs: Sequence[float], mask: int) -> list[int]:
+        kept = list(ids)[: self._room - len(self.completion_ids)]
+        self.completion_ids += kept
+        self.logprobs += list(logprobs)[: len(kept)]
+        self.mask += [mask] * len(kept)
+        return kept
+
+
+def _templated(tokenizer: Any, messages: list[dict[str, str]], asks: bool) -> str:
+    if not tokenizer.chat_template:
+        raise UsageError("the tokenizer has no chat template, so no conversation can be written for its model; set one")
+    text: str = tokenizer.apply_chat_template(messages, add_generation_prompt=asks, tokenize=False)
+    return text
+
+
+def _next_turn(tokenizer: Any, feedback: str, closed: bool) -> str:
+    """Return what a conversation goes on with behind an answer, up to where the next one begins.
+
+    Args:
+        tokenizer: Whose chat template ends each answer with its end-of-sequence token.
+        feedback: The user's next message.
+        closed: Whether the answer already holds that token.
+    """
+    before = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
+    end = tokenizer.eos_token
+    said = _templated(tokenizer, before, False)
+    head = said[: said.rindex(end) + len(end)] if end in said else said
+    whole = _templated(tokenizer, [*before, {"role": "user", "content": feedback}], True)
+    if not whole.startswith(head):
+        raise UsageError("the chat template rewrites earlier turns; `rollout_func` needs one that only appends")
+    return ("" if closed or end not in said else end) + whole[len(head) :]
+
+
+def _tokens(tokenizer: Any, text: str) -> list[int]:
+    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return ids

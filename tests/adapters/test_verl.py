@@ -1,0 +1,84 @@
+"""The adapter for verl, against the library's agent loop, with a server that answers by script."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+from typing import Any
+
+import pytest
+
+from ptxgym.errors import InfrastructureError, UsageError
+from ptxgym.evaluator import Evaluator
+from tests.adapters.conftest import DOOMED, NOTHING, RIGHT
+from tests.adapters.tiny_policy import tiny_tokenizer
+
+pytestmark = [
+    pytest.mark.skipif(not importlib.util.find_spec("verl"), reason="not installed: ptxgym[verl] (torch, ray)"),
+    pytest.mark.filterwarnings("ignore"),  # what the library warns of is not ours
+]
+ROW = {"env": "PTX-Gemm-H100", "options": {"variant": "k64", "turns": 2}}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return tiny_tokenizer([RIGHT, NOTHING, "The task and its contract, feedback and all."])
+
+
+def play(tokenizer: Any, evaluator: Evaluator, script: tuple[str, ...], row: Any = ROW, logprobs: bool = True) -> Any:
+    """Have verl make the loop that is registered, and run it."""
+    import hydra
+    from omegaconf import OmegaConf
+    from verl.experimental.agent_loop.agent_loop import DictConfigWrap, _agent_loop_registry
+    from verl.workers.rollout.replica import TokenOutput
+
+    import ptxgym.adapters.verl  # noqa: F401 - registers
+
+    class Server:
+        def __init__(self) -> None:
+            self.asked: list[str] = []
+
+        async def generate(self, *, request_id: str, prompt_ids: list[int], sampling_params: Any) -> TokenOutput:
+            ids = [*tokenizer(script[len(self.asked)])["input_ids"], tokenizer.eos_token_id]
+            self.asked.append(tokenizer.decode(prompt_ids))
+            return TokenOutput(token_ids=ids, log_probs=[-1.0] * len(ids) if logprobs else None)
+
+    server = Server()
+
+    async def run() -> Any:
+        config = OmegaConf.create({"actor_rollout_ref": {"rollout": {"response_length": 6000}}, "data": {}})
+        loop = hydra.utils.instantiate(
+            config=_agent_loop_registry["ptxgym"], trainer_config=DictConfigWrap(config=config), server_manager=server,
+            tokenizer=tokenizer, processor=None, dataset_cls=None, data_config=DictConfigWrap(config.data),
+        )  # fmt: skip
+        loop.evaluator = evaluator
+        return await loop.run({"temperature": 1.0}, **row, raw_prompt=[{"role": "user", "content": "unused"}])
+
+    return asyncio.run(run()), server
+
+
+def test_a_conversation_of_two_turns(tokenizer: Any, evaluator: Evaluator) -> None:
+    output, server = play(tokenizer, evaluator, (NOTHING, RIGHT))
+    assert output.reward_score == pytest.approx(0.2) and output.num_turns == 4
+    assert "You have 2 turns" in server.asked[0] and "no kernel file" in server.asked[1]
+    pairs = list(zip(output.response_ids, output.response_mask, output.response_logprobs, strict=True))
+    assert tokenizer.decode([token for token, own, _ in pairs if own]) == f"{NOTHING}<|im_end|>{RIGHT}<|im_end|>"
+    assert all(logprob == (-1.0 if own else 0.0) for _, own, logprob in pairs)
+    assert server.asked[0] == tokenizer.decode(output.prompt_ids)
+    assert output.as_dict()["rm_scores"].sum().item() == pytest.approx(0.2)
+
+
+def test_without_logprobs_there_are_none(tokenizer: Any, evaluator: Evaluator) -> None:
+    output, _ = play(tokenizer, evaluator, (RIGHT, RIGHT), logprobs=False)
+    assert output.response_logprobs is None and output.reward_score == pytest.approx(0.2)
+
+
+def test_a_machine_that_keeps_failing_raises(tokenizer: Any, evaluator: Evaluator) -> None:
+    with pytest.raises(InfrastructureError, match="PTX-Gemm-H100/k64 has no reward: WorkerDied: gone"):
+        play(tokenizer, evaluator, (RIGHT, DOOMED))
+    assert play(tokenizer, evaluator, (RIGHT, NOTHING))[0].reward_score == pytest.approx(0.2)
+
+
+def test_a_row_names_its_environment(tokenizer: Any, evaluator: Evaluator) -> None:
+    with pytest.raises(UsageError, match="in 'env'"):
+        play(tokenizer, evaluator, (), row={})
