@@ -13,6 +13,7 @@ from ptxgym.audit.observation import Observation, kept, unknown, violated
 from ptxgym.device.emulator.findings import rank
 from ptxgym.device.protocol import Execution
 from ptxgym.judge import numbers
+from ptxgym.judge.correctness import indexed
 from ptxgym.task import Tensor
 from ptxgym.verdict import Failure, Finding, Severity
 
@@ -122,10 +123,10 @@ def _written(result: Execution, tensor: Tensor, run: Run, axes: str) -> Observat
     left = int(missing.sum())
     if not left:
         return kept("output.written", f"{tensor.name}: all {missing.size:,} elements at {axes}")
-    first = ", ".join(map(str, np.argwhere(missing)[0].tolist()))
+    first = indexed(tensor, [str(index) for index in np.argwhere(missing)[0].tolist()])
     return violated(
         "output.written",
-        f"{tensor.name}: {left:,} of {missing.size:,} elements unwritten at {axes}, first {tensor.name}[{first}]",
+        f"{tensor.name}: {left:,} of {missing.size:,} elements unwritten at {axes}, first {first}",
         "The grid, or the loop of a persistent kernel, must cover the axes of this call.",
     )
 
