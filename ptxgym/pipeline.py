@@ -7,6 +7,7 @@ kernels hold such orders, which the memory model allows and hardware practically
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -93,8 +94,10 @@ def _ran(
     with dossier.timed("plan"):
         shapes = [case.axes for case in (*drawn.cases, stress)]
         plans = recorded(built, task, shapes, device_profile(arch))
-    if isinstance(plans, Failure):
-        return dossier.failed(plans)
+        if isinstance(plans, Failure):
+            return dossier.failed(plans)
+        if drawn.cases[-1].hidden:
+            plans |= _on_few_sms(built, task, drawn.cases[-1].axes, device_profile(arch), plans)
     shown = plans[shape(drawn.cases[0].axes)]
     dossier.note_plan(shown, plan_table(shown))
     dossier.note_device(setting.device.name, setting.emulator_revision)
@@ -224,6 +227,20 @@ def recorded(
             return plan
         plans[shape(axes)] = plan
     return plans
+
+
+def _on_few_sms(
+    built: Build, task: Task, axes: Axes, profile: DeviceProfile, plans: Mapping[Shape, LaunchPlan]
+) -> Mapping[Shape, LaunchPlan]:
+    """Record the plan of a GPU with few SMs, where persistent CTAs take more than one tile, as at the measured size.
+
+    A submission that cannot be launched there keeps its plan: it may well need more of a GPU.
+    """
+    compiled_in = {kernel.name: kernel.cluster for kernel in built.kernels}
+    launches = plans[shape(axes)].launches
+    clusters = [launch.cluster or compiled_in.get(launch.kernel) or (1, 1, 1) for launch in launches]
+    few = recorded(built, task, [axes], profile.of_few_sms(max(map(math.prod, clusters), default=1)))
+    return {} if isinstance(few, Failure) else few
 
 
 def shape(axes: Axes) -> Shape:

@@ -113,7 +113,7 @@ def _contract(task: Task) -> Iterable[str]:
     shown = {name: workload for name, workload in task.workloads.items() if name != "schedules"}
     for name, workload in shown.items():
         sizes = ", ".join(f"{axis}={value}" for axis, value in workload.axes.items())
-        hidden = ", and one more size that is drawn in secret" if workload.hidden else ""
+        hidden = ", and one more size that is drawn in secret; on the emulator with few SMs" if workload.hidden else ""
         yield f"- workload `{name}`: {sizes}{hidden}"
     axes = task.workload("emulation").axes
     yield (

@@ -16,7 +16,7 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
 import ptxgym
 from ptxgym.evaluator import Evaluator
-from ptxgym.task import Solution
+from ptxgym.task import Solution, Task, oracle
 from ptxgym.verdict import Severity, Status
 from tests.conftest import CHECKOUT
 
@@ -138,3 +138,13 @@ def _alive(process: int) -> bool:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+@pytest.mark.parametrize("arch", ["h100", "b200"])
+def test_a_persistent_kernel_that_takes_one_tile_a_cta_is_wrong(evaluator: Evaluator, gemm: Task, arch: str) -> None:
+    """The public size has fewer tiles than a GPU has SMs; on the emulator the hidden one is judged with few SMs."""
+    text = gemm.source(oracle(gemm, arch))
+    assert "index += gridDim.x" in text
+    verdict = evaluator.evaluate(text.replace("index += gridDim.x", "index += 1 << 28"), gemm, arch)
+    assert (verdict.status, verdict.code) == (Status.WRONG_OUTPUT, "judge.wrong_output"), verdict.message
+    assert "however few SMs there are" in str(verdict.outputs)

@@ -35,7 +35,7 @@ from ptxgym.reward import score
 from ptxgym.task import Task, load_arch
 from ptxgym.verdict import Evidence, Failure, Finding, OutputError, Severity, Stage, Status, Value
 
-JUDGE_REVISION = 4
+JUDGE_REVISION = 5
 """Part of every verdict's key: raise it when equal executions would be judged differently."""
 
 MIN_BUDGET = 1e-30
@@ -191,7 +191,10 @@ def _worst(
     normal = [row.ptxbench_ok for row, case in rows if case.case.draw == "normal"]
     explanations = explain(comparison, expected, task.reference())
     if (sizes := _only_right_at(rows)) is not None:
-        cause = f"right at {sizes}, wrong at the hidden shape: sizes must come from the arguments"
+        cause = (
+            f"right at {sizes}, wrong at the hidden shape: sizes must come from the arguments, and CTAs that stay must "
+            "take all tiles, however few SMs there are"
+        )
         explanations = (cause, *explanations)
     return OutputError(
         name=name,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from ptxgym.errors import UnknownNameError
+
+FEW_SMS = 2
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,15 @@ class DeviceProfile:
     portable_cluster: int = 8
     max_cluster: int = 16
     """With `cudaFuncAttributeNonPortableClusterSizeAllowed`."""
+
+    def of_few_sms(self, cluster_ctas: int = 1) -> DeviceProfile:
+        """Return the profile of a GPU so small that resident CTAs must take several tiles even of a small problem.
+
+        Args:
+            cluster_ctas: CTAs of the largest cluster, for which there is room once.
+        """
+        sms = max(FEW_SMS, cluster_ctas)
+        return replace(self, sm_count=sms, gpc_sms=(sms,))
 
     def request_lines(self) -> list[str]:
         """Return the profile as lines of the recorder's request."""

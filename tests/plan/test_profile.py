@@ -23,3 +23,9 @@ def test_nominal(key: str, sms: int, cc: tuple[int, int]) -> None:
 def test_unknown_name_lists_the_known() -> None:
     with pytest.raises(UnknownNameError, match="h100, h200, b200"):
         device_profile("h1000")
+
+
+def test_a_gpu_of_few_sms_has_room_for_one_cluster() -> None:
+    few = device_profile("h100").of_few_sms()
+    assert (few.sm_count, few.gpc_sms, few.cc_major) == (2, (2,), 9)
+    assert device_profile("b200").of_few_sms(8).sm_count == 8

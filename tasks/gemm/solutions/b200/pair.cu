@@ -110,7 +110,6 @@ __device__ __forceinline__ void tma_store(const CUtensorMap* map, const void* so
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map),
                "r"(column), "r"(row), "r"(shared_address(source))
                : "memory");
-  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
 // ---- tensor core
@@ -292,7 +291,10 @@ __device__ __forceinline__ void store(Shared& shared, const CUtensorMap& map_c, 
       }
       asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // TMA reads what ordinary stores wrote
       epilogue_sync();
-      if (issuer && tile.m + first_row < M) tma_store(&map_c, buffer, tile.n + part * kStoreN, tile.m + first_row);
+      if (issuer) {
+        if (tile.m + first_row < M) tma_store(&map_c, buffer, tile.n + part * kStoreN, tile.m + first_row);
+        asm volatile("cp.async.bulk.commit_group;" ::: "memory");  // empty ones, too: the wait counts groups
+      }
     }
   }
   if (issuer) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
