@@ -199,6 +199,8 @@ class Bench:
     def _profile(
         self, memory: GpuMemory, request: Request, case: Case, results: Handles, observe: bool
     ) -> Profiled | Failure | Unusable:
+        with self._lock.shared():
+            given = memory.inputs(request.task, case)
         profiler = self._profilers.take_waiting()
         with ExitStack() as stack:
             on_gpu: Callable[[], AbstractContextManager[Any]] = self._profiling
@@ -208,8 +210,6 @@ class Bench:
                 profiler = ncu.start(self._gpu, observe=observe)
             if isinstance(profiler, ncu.Unavailable):
                 return _unusable(profiler)
-            with self._lock.shared():
-                given = memory.inputs(request.task, case)
             poison = {one.name: POISON[one.dtype] for one in request.task.outputs}
             seen = ncu.profile(
                 self._gpu, request.build, request.plan(case.axes), given, results, observe=observe,

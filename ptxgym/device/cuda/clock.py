@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -106,6 +107,9 @@ class RaceClock:
                 while len(self._prepared) > KEPT:
                     self._prepared.popitem(last=False)
             self._best_us.setdefault(_shape(task, cases[0].axes), ready.best_us)
+        else:
+            with contextlib.suppress(KeyError):  # it was dropped meanwhile
+                self._prepared.move_to_end(key)
         return ready
 
     def _prepare_now(self, task: Task, cases: tuple[Case, ...]) -> Baselines:

@@ -64,7 +64,8 @@ class Gate:
         at_least = self._driver.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ
         (device_address,) = _checked(self._driver.cuMemHostGetDevicePointer(self._address, 0))
         _checked(self._driver.cuStreamWaitValue32(stream, device_address, self._number, at_least))
-        late = threading.Timer(PATIENCE_S, self._open)
+        number = self._number  # a timer that fires late must not open the next call's gate
+        late = threading.Timer(PATIENCE_S, lambda: self._open(number))
         late.daemon = True
         late.start()
         try:
@@ -72,10 +73,11 @@ class Gate:
             held.forced = self._flag.value == self._number
         finally:
             late.cancel()
-            self._open()
+            self._open(number)
 
-    def _open(self) -> None:
-        self._flag.value = self._number
+    def _open(self, number: int) -> None:
+        if self._flag.value < number:
+            self._flag.value = number
 
 
 def _checked(answer: tuple[Any, ...]) -> tuple[Any, ...]:
