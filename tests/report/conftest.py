@@ -35,7 +35,7 @@ def html(page_file: Path) -> str:
     return page_file.read_text(encoding="utf-8")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # while it is open an event loop runs in this thread, in which others want their own
 def browser() -> Iterator[Browser]:
     """Headless Chromium, of the system; the library brings none of its own."""
     found = next(filter(None, map(shutil.which, BROWSERS)), None)

@@ -47,6 +47,7 @@ def test_keys_step_through_turns_and_trajectories(browser: Any, page_file: Path,
     page.locator("#list li", has_text="patient · parameters #1").click()
     identifier = "ptxgym/Gemm-H100-v1/base/patient/parameters/0"
     turns = stored.turns_of(identifier)
+    page.locator("#detail[aria-busy='false']").wait_for()  # a trajectory is unpacked when it is chosen
     page.locator(".steps button").first.click()
     for turn in turns:
         current = page.locator(".steps button[aria-current='true']")
@@ -77,6 +78,7 @@ def test_keys_step_through_turns_and_trajectories(browser: Any, page_file: Path,
 def test_the_difference_marks_lines_that_came_and_went(browser: Any, page_file: Path, run_folder: Path) -> None:
     page, _ = opened(browser, page_file)
     page.locator("#list li", has_text="swift · ").first.click()
+    page.locator("#detail[aria-busy='false']").wait_for()
     page.locator(".steps button").nth(1).click()
     page.wait_for_selector("#whole")
     added, deleted = page.locator(".source tr.add"), page.locator(".source tr.del")
@@ -95,6 +97,7 @@ def test_filters_and_links_choose_trajectories(browser: Any, page_file: Path) ->
     everything = page.locator("#list li").count()
     page.select_option("#filter-agent", "stubborn · contract")
     assert 0 < page.locator("#list li").count() < everything
+    page.locator("#detail[aria-busy='false']").wait_for()
     assert "stubborn" in page.locator("#detail h3").first.inner_text()
     page.goto(page_file.as_uri() + "#ptxgym%2FGemm-H100-v1%2Fbase%2Fswift%2Fcontract%2F1@2")
     page.reload()

@@ -108,6 +108,7 @@ def test_nothing_of_it_runs_in_a_browser(browser, hostile_file: Path) -> None:  
     page, told = browser_page(browser, hostile_file)
     for item in range(page.locator("#list li").count()):
         page.locator("#list li").nth(item).click()
+        page.locator("#detail[aria-busy='false']").wait_for()
         for turn in range(page.locator(".steps button").count()):
             page.locator(".steps button").nth(turn).click()
             for summary in page.locator("#detail details summary").all():

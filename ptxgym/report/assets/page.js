@@ -88,6 +88,7 @@
     if (index === undefined) { state.index = -1; detail.replaceChildren(el("p", {}, "No trajectory is like that.")); return; }
     state.index = index;
     mark();
+    detail.setAttribute("aria-busy", "true");
     const episode = await unpack(index);
     if (state.index !== index) return;
     const scores = entries[index].scores;
@@ -101,6 +102,7 @@
     history.replaceState(null, "", `#${encodeURIComponent(entry.id)}@${turn.turn}`);
     const kind = kindOf(turn.status, turn.score);
     const arm = entry.arm === "none" ? "" : ` · knowledge: ${entry.arm}`;
+    detail.setAttribute("aria-busy", "false");
     detail.replaceChildren(
       el("h3", {}, `${entry.agent} on ${entry.task.replace(/^ptxgym\//, "")}`),
       el("p", { class: "where" }, `${severalRuns ? `${entry.run} · ` : ""}trajectory ${entry.trajectory + 1}${arm}` +
