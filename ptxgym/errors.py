@@ -22,6 +22,10 @@ class UnknownNameError(UsageError):
     """Raised when an id of a task, environment, reward or workload is not known; suggests the nearest one."""
 
 
+class NotApplicableError(PtxgymError):
+    """Raised by a task's baseline for a variant or a shape that its library does not serve; says which it serves."""
+
+
 class InfrastructureError(PtxgymError):
     """Raised when the machine, not the submission, failed: a full disk, a dead worker, a missing tool."""
 

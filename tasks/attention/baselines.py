@@ -8,6 +8,8 @@ does without are replaced by others of the same shape, on which no output that i
 import functools
 import math
 
+from ptxgym.errors import NotApplicableError
+
 WORKSPACE_BYTES = 128 << 20  # what FlashInfer's documentation allocates
 FLASHINFER_DIMS = (64, 128, 256)  # head dimensions for which it has kernels (include/flashinfer/utils.cuh)
 
@@ -69,13 +71,13 @@ def flashinfer_forward(causal, tensors, axes):
     Its LSE is in base 2; it is turned to the natural one after the timed call.
 
     Raises:
-        NotImplementedError: for variants that it has no kernel for, or that are stored otherwise.
+        NotApplicableError: for variants that it has no kernel for, or that are stored otherwise.
     """
     import flashinfer
     import torch
 
     if not {"O", "LSE"} <= set(tensors) or not tensors["Q"].is_contiguous() or axes["D"] not in FLASHINFER_DIMS:
-        raise NotImplementedError(f"prepared for O with LSE, [B, H, S, D] in memory, D among {FLASHINFER_DIMS}")
+        raise NotApplicableError(f"prepared for O with LSE, [B, H, S, D] in memory, D among {FLASHINFER_DIMS}")
     heads = axes["B"] * axes["H"]
     query, key, value, output = (tensors[name].view(heads * axes["S"], 1, axes["D"]) for name in ("Q", "K", "V", "O"))
     starts = torch.arange(heads + 1, dtype=torch.int32, device=query.device) * axes["S"]

@@ -9,6 +9,8 @@ import ctypes
 import functools
 from types import SimpleNamespace
 
+from ptxgym.errors import NotApplicableError
+
 
 def with_settings(activation="none", rounds=True, over_32=False):
     """Return the baselines of a variant; see `reference.with_settings`."""
@@ -60,7 +62,7 @@ def cublaslt(tensors, axes):
     """Return a call that runs the fastest of the algorithms that cuBLASLt's heuristics propose for this size.
 
     Raises:
-        NotImplementedError: where a variant asks for more than a BF16 product of operands that are contiguous along K.
+        NotApplicableError: where a variant asks for more than a BF16 product of operands that are contiguous along K.
     """
     import torch
 
@@ -76,7 +78,7 @@ def cublaslt(tensors, axes):
 
 
 def _not_prepared(tensors, axes):
-    raise NotImplementedError("prepared for the task itself, without another layout, type or epilogue")
+    raise NotApplicableError("prepared for the task itself, without another layout, type or epilogue")
 
 
 BASELINES = {"cuBLAS": cublas, "cuBLASLt": cublaslt}

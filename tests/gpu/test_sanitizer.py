@@ -26,6 +26,7 @@ A = np.arange(N, dtype=np.float32)
 
 @pytest.fixture(scope="module", autouse=True)
 def tool() -> None:
+    """Skip where NVIDIA's tool, which pip cannot install, is missing; recorded texts stand in elsewhere."""
     if find_sanitizer() is None:
         pytest.skip("no compute-sanitizer")
 

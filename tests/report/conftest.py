@@ -38,6 +38,7 @@ def html(page_file: Path) -> str:
 @pytest.fixture(scope="module")  # while it is open an event loop runs in this thread, in which others want their own
 def browser() -> Iterator[Browser]:
     """Headless Chromium, of the system; the library brings none of its own."""
+    # pip brings no browser, and a contributor's machine may have none; `.ci/run` installs one.
     found = next(filter(None, map(shutil.which, BROWSERS)), None)
     if found is None:
         pytest.skip(f"no browser: install one of {', '.join(BROWSERS)}")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ptxgym.errors import NotApplicableError
 from ptxgym.task import load_task
 from ptxgym.variants import load_variant
 
@@ -109,7 +110,7 @@ def test_cublas_and_steps_of_torch_give_what_the_variant_asks_for(
         assert stored["C"] == pytest.approx(wanted, rel=1e-3, abs=1e-3)
     assert torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction is True
     if variant != "base":
-        with pytest.raises(NotImplementedError, match="without another layout, type or epilogue"):
+        with pytest.raises(NotApplicableError, match="without another layout, type or epilogue"):
             libraries["cuBLASLt"](tensors, AXES)
 
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from ptxgym.device.cuda.gate import Gate
 from ptxgym.device.cuda.timing import TimedCall
-from ptxgym.errors import InfrastructureError
+from ptxgym.errors import InfrastructureError, NotApplicableError
 from ptxgym.task import Axes, Task, Tensor
 
 SLOTS = 3
@@ -137,7 +137,7 @@ class Baselines:
             prepared = [prepare(tensors, axes) for prepare, tensors, axes in slots]
         except ImportError as error:
             return f"not installed ({error})"
-        except NotImplementedError as error:  # how a task's baseline says that it does not apply here, and why
+        except NotApplicableError as error:
             return str(error)
         pairs = [each if isinstance(each, tuple) else (each, _nothing) for each in prepared]
         functions = [function for function, _ in pairs]

@@ -15,7 +15,7 @@ from ptxgym.device.cuda.baselines import MOST_WAITED, POISON, Baselines, version
 from ptxgym.device.cuda.clock import RaceClock
 from ptxgym.device.cuda.lock import DeviceLock
 from ptxgym.device.cuda.tools import Timed
-from ptxgym.errors import InfrastructureError
+from ptxgym.errors import InfrastructureError, NotApplicableError
 from ptxgym.judge.conditions import Case
 from ptxgym.task import Axes, Task, Tensor, load_task
 from ptxgym.verdict import Failure
@@ -78,7 +78,7 @@ def missing(tensors: Mapping[str, Any], axes: Axes) -> Callable[[], float]:
 
 
 def unsupported(tensors: Mapping[str, Any], axes: Axes) -> Callable[[], float]:
-    raise NotImplementedError("only for causal masks")
+    raise NotApplicableError("only for causal masks")
 
 
 class FakeTask:
@@ -264,7 +264,7 @@ def test_a_call_that_waits_for_the_gpu_is_made_again_and_soon_not_enqueued_ahead
 
 def test_clock_times_against_the_best_and_prepares_once(lock: DeviceLock) -> None:
     def absent(tensors: Any, axes: Axes) -> Any:
-        raise NotImplementedError("not here")
+        raise NotApplicableError("not here")
 
     task = FakeTask({"slow": write_first_row("slow"), "quick": write_first_row("quick"), "absent": absent})
     clock, counted = clock_on(lock)

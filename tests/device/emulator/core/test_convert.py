@@ -1,4 +1,4 @@
-"""Conversions against exact rationals."""
+"""Conversions against exact rationals; `compare` and numpy's own assertions check most of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Integer arithmetic, bit fields, logic and moves against Python integers."""
+"""Integer arithmetic, bit fields, logic and moves against Python integers; `check` asserts for most tests."""
 
 from __future__ import annotations
 
