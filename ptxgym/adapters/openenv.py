@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ptxgym.adapters.extra import missing
 from ptxgym.adapters.rollout import Rollout, dataset_rows
 from ptxgym.envs import env_names
 from ptxgym.episode import Turn
 from ptxgym.errors import InfrastructureError, UsageError
 from ptxgym.evaluator import Evaluator
+from ptxgym.extras import missing
 from ptxgym.variants import SPLITS
 
 try:
@@ -22,7 +22,7 @@ try:
     from openenv.core.env_server.interfaces import Environment
     from openenv.core.env_server.types import Action, EnvironmentMetadata, Observation, State
 except ImportError as error:
-    raise missing("openenv", "openenv") from error
+    raise missing("openenv", "this adapter needs", "openenv") from error
 
 
 class KernelAction(Action):  # type: ignore[misc]  # the library is untyped

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ptxgym.adapters.extra import missing
 from ptxgym.adapters.group import check_conditions
 from ptxgym.adapters.rollout import Rollout, dataset_rows
 from ptxgym.evaluator import Evaluator
+from ptxgym.extras import missing
 
 try:
     from skyrl_gym import register as _register
@@ -20,7 +20,7 @@ try:
     from skyrl_gym.envs.registration import registry
     from skyrl_gym.metrics import default_aggregate_metrics
 except ImportError as error:
-    raise missing("skyrl_gym", "skyrl") from error
+    raise missing("skyrl_gym", "this adapter needs", "skyrl") from error
 
 ENV_ID = "ptxgym"
 

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ptxgym.adapters.conversation import NO_MEMBER, Conversation, Sampled
-from ptxgym.adapters.extra import missing
 from ptxgym.adapters.group import Member, group_rewards
 from ptxgym.adapters.rollout import Rollout
 from ptxgym.errors import InfrastructureError, UsageError
 from ptxgym.evaluator import Evaluator
+from ptxgym.extras import missing
 
 try:
     import torch
@@ -24,7 +24,7 @@ try:
     from accelerate import PartialState
     from accelerate.utils import gather_object
 except ImportError as error:
-    raise missing("trl", "trl") from error
+    raise missing("trl", "this adapter needs", "trl") from error
 
 _LOST = "The machine failed; this attempt does not count."
 

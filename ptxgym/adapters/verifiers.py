@@ -17,15 +17,15 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from ptxgym.adapters.extra import missing
 from ptxgym.adapters.group import Member
 from ptxgym.adapters.rollout import Rollout, dataset_rows
 from ptxgym.evaluator import Evaluator
+from ptxgym.extras import missing
 
 try:
     import verifiers.v1 as vf
 except ImportError as error:
-    raise missing("verifiers", "verifiers") from error
+    raise missing("verifiers", "this adapter needs", "verifiers") from error
 
 __all__ = ["KernelEnv", "KernelTaskset"]
 

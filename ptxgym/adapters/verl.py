@@ -13,15 +13,15 @@ from typing import Any
 from uuid import uuid4
 
 from ptxgym.adapters.conversation import Conversation
-from ptxgym.adapters.extra import missing
 from ptxgym.adapters.rollout import Rollout
 from ptxgym.errors import InfrastructureError
 from ptxgym.evaluator import Evaluator
+from ptxgym.extras import missing
 
 try:
     from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput, register
 except ImportError as error:
-    raise missing("verl", "verl") from error
+    raise missing("verl", "this adapter needs", "verl") from error
 
 
 @register("ptxgym")

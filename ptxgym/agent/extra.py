@@ -1,11 +1,10 @@
-"""The packages of the extra `agents`, imported where they are used."""
+"""The packages of the extra `agents`."""
 
 from __future__ import annotations
 
-import importlib
 from types import ModuleType
 
-from ptxgym.errors import UsageError
+from ptxgym.extras import need
 
 
 def jinja() -> ModuleType:
@@ -14,7 +13,7 @@ def jinja() -> ModuleType:
     Raises:
         UsageError: if it is not installed.
     """
-    return _need("jinja2", "prompt templates")
+    return need("jinja2", "prompt templates need", "agents")
 
 
 def openai() -> ModuleType:
@@ -23,11 +22,4 @@ def openai() -> ModuleType:
     Raises:
         UsageError: if it is not installed.
     """
-    return _need("openai", "agents that call a model")
-
-
-def _need(name: str, what: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise UsageError(f"{what} need the package {name}: pip install 'ptxgym[agents]'") from error
+    return need("openai", "agents that call a model need", "agents")

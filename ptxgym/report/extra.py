@@ -1,27 +1,21 @@
-"""The packages of the extra `report`, imported where they are used."""
+"""The packages of the extra `report`."""
 
 from __future__ import annotations
 
-import importlib
 from types import ModuleType
 
-from ptxgym.errors import UsageError
+from ptxgym import extras
 
-PACKAGES = {"jinja2": "jinja2", "vl_convert": "vl-convert-python"}
-"""Modules, and the distributions that hold them."""
+MODULES = ("jinja2", "vl_convert")
 
 
 def need(module: str) -> ModuleType:
-    """Return a module of the extra, or a submodule of one.
+    """Return a module of the extra.
 
     Raises:
         UsageError: if its package is not installed.
     """
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        package = PACKAGES[module.partition(".")[0]]
-        raise UsageError(f"a report needs the package {package}: pip install 'ptxgym[report]'") from error
+    return extras.need(module, "a report needs", "report")
 
 
 def check() -> None:
@@ -30,5 +24,5 @@ def check() -> None:
     Raises:
         UsageError: if one is not installed.
     """
-    for module in PACKAGES:
+    for module in MODULES:
         need(module)
