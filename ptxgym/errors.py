@@ -36,3 +36,15 @@ class ToolchainError(InfrastructureError):
 
 class WorkerDied(InfrastructureError):
     """Raised when an evaluation process ended without an answer; the message says where its reproducer lies."""
+
+
+class DeadlineExceeded(InfrastructureError):
+    """Raised when an evaluation was not finished by its asker's deadline; says nothing about the submission."""
+
+
+class Overloaded(InfrastructureError):
+    """Raised when a service has no room for another evaluation; try again later, or ask for less at a time."""
+
+
+class ResourcesMissing(UsageError):
+    """Raised when a cluster or machine lacks what a service was asked to use; names what is there."""
