@@ -207,7 +207,7 @@ class Bench:
             if profiler is None:  # started and used in one hold, which ends when the GPU is no longer needed
                 stack.enter_context(self._profiling())
                 on_gpu = stack.pop_all
-                profiler = ncu.start(self._gpu, observe=observe)
+                profiler = ncu.start(self._gpu, observe=observe, ahead=False)
             if isinstance(profiler, ncu.Unavailable):
                 return _unusable(profiler)
             poison = {one.name: POISON[one.dtype] for one in request.task.outputs}

@@ -1,9 +1,10 @@
 """Runs an executor under Nsight Compute and reads what it counted.
 
-Start-up is slow (0.9 s for the process, 1.1 s for the first kernel that is profiled) and profiling is not (0.15 s for
-the counts of a GEMM that takes 0.7 ms), as measured on an H200 with Nsight Compute 2025.3.1. Therefore `start` brings
-up Nsight Compute with an executor that profiles an empty kernel of its own, while the submission is still being
-compiled, and `ProfiledExecutor.profile` gives it its plan.
+Start-up is slow (1.3 s for the process, 1.05 s for the first kernel that is profiled) and profiling is not (0.6 s for a
+GEMM that takes 0.7 ms), as measured on an H200 with Nsight Compute 2025.3.1. Therefore `start` brings up Nsight Compute
+with an executor that profiles an empty kernel of its own, while the submission is still being compiled, and
+`ProfiledExecutor.profile` gives it its plan. Nsight Compute lets one process profile at a time on a GPU (without its
+lock file, all but one die), so where the plan is there already, the empty kernel would only cost its passes.
 """
 
 from __future__ import annotations
@@ -145,12 +146,13 @@ def ncu_permission(gpu: Gpu) -> Unavailable | None:
     return started.probe()
 
 
-def start(gpu: Gpu, *, observe: bool = True) -> ProfiledExecutor | Unavailable:
+def start(gpu: Gpu, *, observe: bool = True, ahead: bool = True) -> ProfiledExecutor | Unavailable:
     """Start Nsight Compute around a fresh executor; returns at once.
 
     Args:
         gpu: where.
         observe: collect everything for `KernelProfile`; otherwise `metrics.COUNTED` alone.
+        ahead: there is no plan yet, so profile an empty kernel until it comes.
 
     Raises:
         InfrastructureError: if the process cannot be started.
@@ -160,7 +162,7 @@ def start(gpu: Gpu, *, observe: bool = True) -> ProfiledExecutor | Unavailable:
         return obstacle
     ncu = find_ncu()
     assert ncu is not None
-    return ProfiledExecutor(gpu, ncu, observe)
+    return ProfiledExecutor(gpu, ncu, observe, ahead)
 
 
 def profile(
@@ -185,7 +187,7 @@ def profile(
     if prewarmed is not None and prewarmed.observes != observe:
         prewarmed.close()
         prewarmed = None
-    started = prewarmed or start(gpu, observe=observe)
+    started = prewarmed or start(gpu, observe=observe, ahead=False)
     if isinstance(started, Unavailable):
         return started
     return started.profile(build, plan, inputs, results, timeout_s=timeout_s, poison=poison, on_gpu=on_gpu)
@@ -194,7 +196,7 @@ def profile(
 class ProfiledExecutor:
     """An executor under Nsight Compute that waits for its one call; call `profile` or `close`."""
 
-    def __init__(self, gpu: Gpu, ncu: Ncu, observe: bool) -> None:
+    def __init__(self, gpu: Gpu, ncu: Ncu, observe: bool, ahead: bool) -> None:
         """Start it; `start` calls this."""
         self.observes = observe
         self._ncu = ncu
@@ -211,7 +213,7 @@ class ProfiledExecutor:
                     "TMPDIR": str(_lock_folder(gpu)),
                     "NV_COMPUTE_PROFILER_DISABLE_STOCK_FILE_DEPLOYMENT": "1",  # nothing is written to $HOME
                 }
-                | WARM_PROFILER,
+                | (WARM_PROFILER if ahead else {}),
             )
         except BaseException:
             self._reader.close()

@@ -71,7 +71,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
 
     monkeypatch.setattr(benches, "Executor", Executor)
     monkeypatch.setattr(ncu, "ProfiledExecutor", Profiler)
-    monkeypatch.setattr(ncu, "start", lambda gpu, observe=True: Profiler(observe))
+    monkeypatch.setattr(ncu, "start", lambda gpu, observe=True, ahead=True: Profiler(observe))
     monkeypatch.setattr(benches, "DeviceLock", functools.partial(DeviceLock, folder=tmp_path))
     lent = SimpleNamespace(memory=Memory(), judging=NumberJudge(np))
     monkeypatch.setattr(Bench, "tools", lambda self: lent)
@@ -135,7 +135,7 @@ def test_a_profiler_that_nobody_started_holds_the_gpu_once(bench: Bench, monkeyp
     holds: list[Any] = []
     begin = ncu.start
 
-    def start(gpu: Any, observe: bool = True) -> Any:
+    def start(gpu: Any, observe: bool = True, ahead: bool = True) -> Any:
         holds.append(bench._lock.mine)
         return begin(gpu, observe=observe)
 
@@ -197,7 +197,7 @@ def test_profiler_that_was_started_ahead_is_replaced_where_less_is_to_be_seen(be
 
 
 def test_profiler_that_cannot_be_had_is_named_with_its_fix(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ncu, "start", lambda gpu, observe=True: ncu.Unavailable("it may not", "let it"))
+    monkeypatch.setattr(ncu, "start", lambda gpu, observe=True, ahead=True: ncu.Unavailable("it may not", "let it"))
     request = fakes.request()
     seen = bench._profile(Memory(), request, request.conditions.cases[0], {}, True)  # type: ignore[arg-type]
     assert seen == Unusable("it may not; let it")
