@@ -34,7 +34,9 @@ class LineWriter:
         """
         self.path = path
         self._lock = threading.Lock()
-        with _explained(path):
+        self._unsure = False
+        """Whether the file may end otherwise than `_size` says."""
+        with explained(path):
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
             self._size = _sound_bytes(path.read_bytes())
             os.ftruncate(self._file, self._size)
@@ -45,19 +47,32 @@ class LineWriter:
         """Write `line` and wait until it is on the disk.
 
         Raises:
-            InfrastructureError: if it cannot be written whole; the file is then as it was.
+            InfrastructureError: if it cannot be written whole, or may not be on the disk; the file is then as it was.
+                Where it could not be made so, no more is written until it is opened anew.
         """
         data = f"{to_json(line)}\n".encode()
-        with self._lock, _explained(self.path):
+        with self._lock:
+            if self._unsure:
+                raise InfrastructureError(f"{self.path} was left with half a line when the disk failed; open it anew")
             try:
                 written = os.write(self._file, data)
-            except OSError:
-                written = -1
-            if written != len(data):
-                os.ftruncate(self._file, self._size)
-                raise InfrastructureError(f"cannot write to {self.path}: the disk is full, or writes fail; free space")
-            os.fsync(self._file)
+                if written == len(data):
+                    os.fsync(self._file)
+                why = "" if written == len(data) else "the disk is full"
+            except OSError as error:
+                why = error.strerror or str(error)
+            if why:
+                self._take_back()
+                raise InfrastructureError(f"cannot write to {self.path}: {why}; free space, or mend the disk")
             self._size += written
+
+    def _take_back(self) -> None:
+        """Cut the file to what is certainly on the disk: a line that is there but was not vouched for comes twice."""
+        self._unsure = True
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._file, self._size)
+            os.fsync(self._file)
+            self._unsure = False
 
     def close(self) -> None:
         """Close the file; calling it again does nothing."""
@@ -106,7 +121,7 @@ def write_whole(path: Path, text: str, mode: int = 0o644) -> None:
         InfrastructureError: if it cannot be written.
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with _explained(path):
+    with explained(path):
         file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
         with os.fdopen(file, "w", encoding="utf-8") as stream:
             stream.write(text)
@@ -158,7 +173,8 @@ def _sound_bytes(data: bytes) -> int:
 
 
 @contextlib.contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def explained(path: Path) -> Iterator[None]:
+    """Turn what the system says about `path` into an `InfrastructureError` that names it."""
     try:
         yield
     except OSError as error:

@@ -5,20 +5,20 @@ secret            what inputs and hidden shapes are drawn from, for this user al
 episodes.jsonl    a line when an episode ends; the last line of an id counts
 turns.jsonl       a line when a turn is complete
 remeasured.jsonl  a line when a kernel has been judged under new conditions
+lock              who writes, or wrote last; locked as long as it does
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from ptxgym.errors import UsageError
 from ptxgym.store import reader
-from ptxgym.store.lines import LineWriter, to_json, write_whole
+from ptxgym.store.lines import LineWriter, explained, to_json, write_whole
+from ptxgym.store.lock import FolderLock
 from ptxgym.store.reader import StoredRun, read_record, read_run
 from ptxgym.store.records import EpisodeRecord, Remeasurement, RunRecord, TurnRecord
 
@@ -35,15 +35,36 @@ class RunWriter:
             UsageError: if the folder holds no run, or another process writes to it.
             InfrastructureError: if it cannot be written.
         """
-        self.folder = folder
-        self.record = read_record(folder)
+        read_record(folder)  # a folder without a run is left as it is
+        self._open(folder, FolderLock(folder))
+
+    @classmethod
+    def begin(cls, folder: Path, record: RunRecord, secret: str) -> Self:
+        """Write the front matter of a new run, and open it.
+
+        Raises:
+            UsageError: if the folder holds a run already, or another process begins one there.
+            InfrastructureError: if it cannot be written.
+        """
+        with contextlib.ExitStack() as opened:
+            with explained(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+            lock = opened.enter_context(FolderLock(folder))
+            if (folder / reader.RUN).exists():
+                raise UsageError(f"{folder} holds a run already; resume it, or choose another folder")
+            write_whole(folder / SECRET, secret, 0o600)
+            write_whole(folder / reader.RUN, to_json(record) + "\n")
+            opened.pop_all()
+        writer = cls.__new__(cls)
+        writer._open(folder, lock)
+        return writer
+
+    def _open(self, folder: Path, lock: FolderLock) -> None:
+        """Open the files of a run that this process has locked."""
         with contextlib.ExitStack() as opened:  # whatever fails here must not keep the run locked
-            self._lock = os.open(folder / reader.RUN, os.O_RDONLY | os.O_CLOEXEC)
-            opened.callback(os.close, self._lock)
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise UsageError(f"another process writes to the run in {folder}; wait for it, or end it") from None
+            self._lock = opened.enter_context(lock)
+            self.folder = folder
+            self.record = read_record(folder)
             self._episodes = opened.enter_context(LineWriter(folder / reader.EPISODES))
             self._turns = opened.enter_context(LineWriter(folder / reader.TURNS))
             self._remeasured = opened.enter_context(LineWriter(folder / reader.REMEASURED))
@@ -51,21 +72,6 @@ class RunWriter:
             """What was on record when the run was opened."""
             self._known = {(turn.episode, turn.turn) for turn in self.stored.turns}
             opened.pop_all()
-
-    @classmethod
-    def begin(cls, folder: Path, record: RunRecord, secret: str) -> Self:
-        """Write the front matter of a new run, and open it.
-
-        Raises:
-            UsageError: if the folder holds a run already.
-            InfrastructureError: if it cannot be written.
-        """
-        folder.mkdir(parents=True, exist_ok=True)
-        if (folder / reader.RUN).exists():
-            raise UsageError(f"{folder} holds a run already; resume it, or choose another folder")
-        write_whole(folder / SECRET, secret, 0o600)
-        write_whole(folder / reader.RUN, to_json(record) + "\n")
-        return cls(folder)
 
     def turn(self, record: TurnRecord) -> bool:
         """Store a turn and return True; one that is on record, from before a kill, stays as it is."""
@@ -86,11 +92,8 @@ class RunWriter:
 
     def close(self) -> None:
         """Close all files and let other processes write; calling it again does nothing."""
-        for file in (self._episodes, self._turns, self._remeasured):
+        for file in (self._episodes, self._turns, self._remeasured, self._lock):
             file.close()
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
 
     def __enter__(self) -> Self:
         """Return the writer."""

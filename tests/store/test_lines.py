@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -98,6 +99,49 @@ def test_a_full_disk_leaves_the_file_as_it_was(whole: Path, monkeypatch: pytest.
         monkeypatch.undo()
         writer.append(FIRST)
     assert read(whole) == [FIRST, SECOND, FIRST]
+
+
+def test_a_line_that_may_not_be_on_the_disk_is_taken_back_and_comes_once(
+    whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, real = whole.read_bytes(), os.fsync
+    failing = [True]
+
+    def fsync(file: int) -> None:
+        if failing.pop():
+            failing.append(False)
+            raise OSError(errno.EIO, "Input/output error")
+        failing.append(False)
+        real(file)
+
+    with LineWriter(whole) as writer:
+        monkeypatch.setattr(os, "fsync", fsync)
+        with pytest.raises(InfrastructureError, match="Input/output error"):
+            writer.append(FIRST)
+        assert whole.read_bytes() == before, "it was written, but not vouched for"
+        writer.append(FIRST)
+        writer.append(SECOND)
+    assert read(whole) == [FIRST, SECOND, FIRST, SECOND]
+
+
+def test_nothing_is_written_behind_half_a_line(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, sound = os.write, read(whole)
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with LineWriter(whole) as writer:
+        monkeypatch.setattr(os, "write", lambda file, data: real(file, data[:5]))
+        monkeypatch.setattr(os, "ftruncate", refuse)
+        with pytest.raises(InfrastructureError, match="the disk is full"):
+            writer.append(FIRST)
+        monkeypatch.undo()
+        with pytest.raises(InfrastructureError, match="open it anew"):
+            writer.append(FIRST)
+    assert read(whole) == sound
+    with LineWriter(whole) as writer:
+        writer.append(FIRST)
+    assert read(whole) == [*sound, FIRST]
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from ptxgym.errors import ContentError, UsageError
 from ptxgym.store.lines import to_json
+from ptxgym.store.lock import FolderLock
 from ptxgym.store.reader import read_run
 from ptxgym.store.records import Remeasurement
 from ptxgym.store.writer import RunWriter, stored_secret
@@ -59,6 +63,33 @@ def test_one_process_writes_at_a_time(tmp_path: Path) -> None:
     RunWriter(tmp_path).close()
     with pytest.raises(UsageError, match="holds a run already"):
         RunWriter.begin(tmp_path, front(), "s")
+
+
+def test_who_holds_a_run_is_named(tmp_path: Path) -> None:
+    with FolderLock(tmp_path):
+        with pytest.raises(UsageError, match=rf"another process writes to the run in .*: process {os.getpid()} \("):
+            RunWriter.begin(tmp_path, front(), "s")
+        assert not (tmp_path / "run.json").exists() and not (tmp_path / "secret").exists()
+    RunWriter.begin(tmp_path, front(), "s").close()
+
+
+def test_of_many_who_begin_one_run_at_once_one_does(tmp_path: Path) -> None:
+    start = threading.Barrier(8)
+
+    def begin(number: int) -> str:
+        start.wait()
+        try:
+            RunWriter.begin(tmp_path, front(name=f"run {number}"), f"secret {number}").close()
+        except UsageError as error:
+            return str(error)
+        return "begun"
+
+    with ThreadPoolExecutor(8) as threads:
+        said = list(threads.map(begin, range(8)))
+    winner = said.index("begun")
+    assert said.count("begun") == 1
+    assert all("another process writes" in text or "holds a run already" in text for text in said if text != "begun")
+    assert read_run(tmp_path).record.name == f"run {winner}" and stored_secret(tmp_path) == f"secret {winner}"
 
 
 def test_a_run_that_cannot_be_opened_is_not_kept_locked(tmp_path: Path) -> None:
