@@ -132,7 +132,8 @@ class Sides:
         """Return calls of what `prepare` makes, as a baseline of the task."""
         import cupy
 
-        from ptxgym.judge.correctness import expect, passes
+        from ptxgym.judge.correctness import passes
+        from ptxgym.judge.references import expect
 
         def right(draw: int, outputs: Mapping[str, Any]) -> bool:
             expected = expect(self.task, self.cases[draw], cupy)

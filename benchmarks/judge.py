@@ -16,9 +16,9 @@ import numpy as np
 
 from ptxgym.device.protocol import Bytes
 from ptxgym.judge import conditions as conditioning
-from ptxgym.judge import correctness, numbers
-from ptxgym.judge.correctness import Expected, ExpectedOutput
+from ptxgym.judge import correctness, numbers, references
 from ptxgym.judge.explain import explain, pattern
+from ptxgym.judge.references import Expected, ExpectedOutput
 from ptxgym.judge.rehearsal import rehearse
 from ptxgym.task import Task, load_task
 
@@ -59,7 +59,7 @@ def time_case(task: Task, case: conditioning.Case, xp: Any) -> None:
     """Print every stage of one case."""
     print(f"{case.name} {dict(case.axes)}")
     drawn = stage("inputs, drawn on the host", xp, lambda: conditioning.inputs(task, case, xp), 1)
-    expected: Expected = stage("reference and budgets", xp, lambda: correctness.compute(task, case, drawn, xp), 1)
+    expected: Expected = stage("reference and budgets", xp, lambda: references.compute(task, case, drawn, xp), 1)
     print(f"  {'kept':<34}{expected.nbytes / 2**20:>10.1f} MiB")
     output = next(iter(expected.outputs.values()))
     right = output.ideal_data.copy()
@@ -76,7 +76,7 @@ def time_case(task: Task, case: conditioning.Case, xp: Any) -> None:
 
         where, causes = stage(f"explain: {name}", xp, told, 1)
         print(f"    {where}; {' | '.join(causes) or 'nothing fits'}")
-    correctness.free(xp)
+    references.free(xp)
 
 
 def main() -> None:

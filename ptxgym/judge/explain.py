@@ -12,9 +12,10 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxgym.judge.correctness import Array, Comparison, Expected, indexed, norm, region, tile_norms, tile_slices
+from ptxgym.judge.correctness import Comparison, indexed, region, tile_slices
 from ptxgym.judge.misreadings import misread
 from ptxgym.judge.numbers import namespace, on_host, round_bf16
+from ptxgym.judge.references import Array, Expected, norm, tile_norms
 from ptxgym.judge.tiles import TILE, Doubles, tile_sums
 from ptxgym.task import Tensor
 from ptxgym.task_modules import ReferenceModule

@@ -18,19 +18,9 @@ import numpy as np
 from ptxgym.device.protocol import Execution
 from ptxgym.judge import evidence as counting
 from ptxgym.judge.conditions import Case, Conditions
-from ptxgym.judge.correctness import (
-    Comparison,
-    Expected,
-    changed_input,
-    compare,
-    expect,
-    free,
-    norm,
-    passes,
-    region,
-    tile_slices,
-)
+from ptxgym.judge.correctness import Comparison, changed_input, compare, passes, region, tile_slices
 from ptxgym.judge.explain import explain, pattern
+from ptxgym.judge.references import Expected, expect, free, norm
 from ptxgym.reward import score
 from ptxgym.task import Task, load_arch
 from ptxgym.verdict import Evidence, Failure, Finding, OutputError, Severity, Stage, Status, Value

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxgym.judge.correctness import Comparison, Expected, norm
+from ptxgym.judge.correctness import Comparison
 from ptxgym.judge.numbers import bf16_bits
+from ptxgym.judge.references import Expected, norm
 from ptxgym.task import Tensor
 from ptxgym.task_modules import ReferenceModule
 

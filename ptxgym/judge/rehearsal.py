@@ -13,8 +13,8 @@ import numpy as np
 from ptxgym.device.protocol import Bytes, Execution
 from ptxgym.judge import numbers
 from ptxgym.judge.conditions import conditions
-from ptxgym.judge.correctness import ExpectedOutput, expect
 from ptxgym.judge.judge import Judgement, judge_numbers
+from ptxgym.judge.references import ExpectedOutput, expect
 from ptxgym.judge.tiles import TILE
 from ptxgym.task import Task
 

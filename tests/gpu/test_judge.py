@@ -12,11 +12,11 @@ import pytest
 
 from ptxgym.device.protocol import Execution
 from ptxgym.judge import conditions as conditioning
-from ptxgym.judge import correctness, numbers, tiles
+from ptxgym.judge import correctness, numbers, references, tiles
 from ptxgym.judge.conditions import Case, Conditions, conditions
-from ptxgym.judge.correctness import Expected
 from ptxgym.judge.explain import explain, pattern
 from ptxgym.judge.judge import Judgement, judge_numbers
+from ptxgym.judge.references import Expected
 from ptxgym.judge.rehearsal import rehearse
 from ptxgym.task import Task, load_task
 from ptxgym.verdict import Status
@@ -69,7 +69,7 @@ def test_the_kernel_measures_as_numpy_does(cupy: Any, sizes: tuple[int, ...], it
 
 def test_references_and_budgets_agree(cupy: Any, task: Task, drawn: Conditions) -> None:
     for case in drawn.cases:
-        host, device = correctness.expect(task, case), correctness.expect(task, case, cupy)
+        host, device = references.expect(task, case), references.expect(task, case, cupy)
         assert all((host.inputs[name] == device.inputs[name].get()).all() for name in host.inputs)
         one, other = host.outputs["C"], device.outputs["C"]
         assert other.values.get() == pytest.approx(one.values, rel=1e-9, abs=1e-12 * one.scale)
@@ -90,7 +90,7 @@ def test_wrong_outputs_are_told_in_the_same_words(cupy: Any, task: Task, drawn: 
     data = execute(task, case, CASES[name][0]).buffers["C"]
     told = []
     for xp in (np, cupy):
-        expected = correctness.expect(task, case, xp)
+        expected = references.expect(task, case, xp)
         comparison = correctness.compare(expected.outputs["C"], data, case)
         assert not comparison.ok
         told.append((pattern(comparison), explain(comparison, expected, task.reference()), comparison.worst_tile))
@@ -167,8 +167,8 @@ def test_the_size_that_is_timed(cupy: Any, task: Task) -> None:
     case: Case = conditions(task, "hardware", secret=SECRET).cases[0]
     assert case.axes == {"M": 8192, "N": 7168, "K": 5120}
     timed(cupy, "inputs drawn", lambda: conditioning.inputs(task, case))
-    expected = timed(cupy, "inputs, reference, budgets", lambda: correctness.expect(task, case, cupy))
-    print(f"  kept {expected.nbytes / 2**20:.0f} MiB of {correctness.cache_bytes(cupy) / 2**30:.1f} GiB")
+    expected = timed(cupy, "inputs, reference, budgets", lambda: references.expect(task, case, cupy))
+    print(f"  kept {expected.nbytes / 2**20:.0f} MiB of {references.cache_bytes(cupy) / 2**30:.1f} GiB")
     assert expected.nbytes < 1.1e9
     output = expected.outputs["C"]
     rows = slice(64, 128)
@@ -190,18 +190,18 @@ def test_the_size_that_is_timed(cupy: Any, task: Task) -> None:
         assert any(cause in one for one in causes), (where, causes)
     buffers["A"][123_456] ^= 1
     assert correctness.flaw(expected, buffers) == "A"
-    correctness.release(cupy)
+    references.release(cupy)
 
 
 def test_release_gives_memory_back(cupy: Any, task: Task) -> None:
-    correctness.release(cupy)
+    references.release(cupy)
     before = cupy.cuda.Device().mem_info[0]
     case = conditions(task, "hardware", secret=SECRET).cases[0]
-    kept = correctness.expect(task, case, cupy).nbytes
+    kept = references.expect(task, case, cupy).nbytes
     held = before - cupy.cuda.Device().mem_info[0]
     print(f"\n  held {held / 2**20:.0f} MiB for {kept / 2**20:.0f} MiB")
     assert kept <= held < 2.5 * kept
-    correctness.release(cupy)
+    references.release(cupy)
     assert before - cupy.cuda.Device().mem_info[0] < 0.1 * kept
 
 
@@ -209,7 +209,7 @@ def test_a_whole_judgement_at_the_size_that_is_timed(cupy: Any, task: Task) -> N
     drawn = conditions(task, "hardware", secret=SECRET)
     runs = []
     for case in drawn.cases:
-        expected = correctness.expect(task, case, cupy)
+        expected = references.expect(task, case, cupy)
         runs.append(Execution(buffers={**expected.inputs, "C": expected.outputs["C"].ideal_data.copy()}))
     print()
     right: Judgement = timed(cupy, "judge four right calls", lambda: judge_numbers(task, drawn, runs, xp=cupy))
@@ -217,4 +217,4 @@ def test_a_whole_judgement_at_the_size_that_is_timed(cupy: Any, task: Task) -> N
     runs[2].buffers["C"][1_000_000:1_100_000] = 0
     wrong: Judgement = timed(cupy, "judge four calls, one wrong", lambda: judge_numbers(task, drawn, runs, xp=cupy))
     assert wrong.status is Status.WRONG_OUTPUT and wrong.outputs[0].draw == drawn.cases[2].name
-    correctness.release(cupy)
+    references.release(cupy)

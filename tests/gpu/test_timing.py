@@ -11,7 +11,8 @@ from ptxgym.device.cuda import roofline
 from ptxgym.device.cuda.baselines import Baselines
 from ptxgym.device.cuda.timing import PROTOCOLS, Race, race
 from ptxgym.judge.conditions import Case, conditions
-from ptxgym.judge.correctness import expect, passes
+from ptxgym.judge.correctness import passes
+from ptxgym.judge.references import expect
 from ptxgym.task import Axes, Task, load_task
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]

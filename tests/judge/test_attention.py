@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from ptxgym.device.protocol import Execution
-from ptxgym.judge import correctness
+from ptxgym.judge import references
 from ptxgym.judge.conditions import Case, Conditions, conditions
-from ptxgym.judge.correctness import Comparison, compare, expect
+from ptxgym.judge.correctness import Comparison, compare
 from ptxgym.judge.explain import explain
 from ptxgym.judge.judge import judge_numbers
+from ptxgym.judge.references import expect
 from ptxgym.reward import RAN_SCORE
 from ptxgym.task import load_task
 from tests.judge import attention
@@ -126,9 +127,9 @@ def test_the_whole_allows_for_roundings_of_few_rows_alone() -> None:
     alike = np.full((2, 50, 4), 0.5)
     one = np.zeros((2, 50, 4))
     one[1, 7] = 0.5
-    assert correctness._chance(alike) == pytest.approx(np.linalg.norm(alike) / 10)
-    assert correctness._chance(one) == pytest.approx(np.linalg.norm(one)) == 1.0
-    assert correctness._chance(np.zeros((2, 50))) == 0.0
+    assert references._chance(alike) == pytest.approx(np.linalg.norm(alike) / 10)
+    assert references._chance(one) == pytest.approx(np.linalg.norm(one)) == 1.0
+    assert references._chance(np.zeros((2, 50))) == 0.0
 
 
 def table(secrets: int) -> str:

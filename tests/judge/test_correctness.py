@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ptxgym.errors import UsageError
 from ptxgym.judge import conditions as conditioning
-from ptxgym.judge import correctness, numbers
+from ptxgym.judge import correctness, numbers, references
 from ptxgym.judge.conditions import Case, Conditions
 from ptxgym.task import Task
 
@@ -134,7 +134,7 @@ def comparisons(task: Task, drawn: Conditions, fakes: ModuleType, kernel: Any) -
     found = {}
     for case in drawn.cases:
         execution = fakes.execute(task, case, kernel)
-        output = correctness.expect(task, case).outputs["C"]
+        output = references.expect(task, case).outputs["C"]
         found[case.draw] = correctness.compare(output, execution.buffers["C"], case)
     return found
 
@@ -197,7 +197,7 @@ def test_heavy_cancellation_is_not_an_error(task: Task, kernel: Any, positive: b
     noise = random.standard_normal((axes["N"], half)).astype(np.float32)
     a, b = np.hstack([x, x]), np.hstack([y, -y + 2.0**-6 * noise])
     drawn = {"A": numbers.encode(a, "bf16"), "B": numbers.encode(b, "bf16")}
-    expected = correctness.compute(task, case, drawn)
+    expected = references.compute(task, case, drawn)
     a, b = expected.values["A"], expected.values["B"]
     output = expected.outputs["C"]
     magnitude = np.abs(a) @ np.abs(b).T
@@ -217,7 +217,7 @@ def test_near_zero_elements_would_fail_a_relative_rule(task: Task, drawn: Condit
 
 def test_integers_must_be_exact_where_bf16_holds_them(task: Task, drawn: Conditions, fakes: ModuleType) -> None:
     case = drawn.cases[-1]
-    output = correctness.expect(task, case).outputs["C"]
+    output = references.expect(task, case).outputs["C"]
     assert output.exact is not None and 0.3 < output.exact.mean() < 0.9
     ideal = output.ideal.copy()
     row, column = np.argwhere(output.exact & (output.values > 16) & (output.values < 64))[0]
@@ -228,7 +228,7 @@ def test_integers_must_be_exact_where_bf16_holds_them(task: Task, drawn: Conditi
 
 def test_one_nan_fails(task: Task, drawn: Conditions) -> None:
     case = drawn.cases[0]
-    output = correctness.expect(task, case).outputs["C"]
+    output = references.expect(task, case).outputs["C"]
     ideal = output.ideal.astype(np.float32)
     ideal[3, 4] = np.nan
     comparison = correctness.compare(output, numbers.encode(ideal, "bf16"), case)
@@ -255,7 +255,7 @@ def test_ptxbench_rule_needs_both_bounds_broken() -> None:
 def test_tile_norms_add_up(sizes: list[int], seed: int) -> None:
     sizes = sizes if len(sizes) < 3 else [2] * (len(sizes) - 2) + sizes[-2:]
     values = np.random.default_rng(seed).standard_normal(sizes)
-    norms = correctness.tile_norms(values)
+    norms = references.tile_norms(values)
     assert np.square(norms).sum() == pytest.approx(np.square(values).sum())
     if len(sizes) > 1:
         assert norms.shape == (*sizes[:-2], -(-sizes[-2] // 64), -(-sizes[-1] // 64))
@@ -267,7 +267,7 @@ def test_passes_agrees_with_compare(task: Task, drawn: Conditions, fakes: Module
     for kernel in kernels:
         for case in drawn.cases:
             data = fakes.execute(task, case, kernel).buffers["C"]
-            output = correctness.expect(task, case).outputs["C"]
+            output = references.expect(task, case).outputs["C"]
             assert correctness.passes(output, data) == correctness.compare(output, data, case).ok
             verdicts.add(correctness.passes(output, data))
     assert verdicts == {True, False}
@@ -275,7 +275,7 @@ def test_passes_agrees_with_compare(task: Task, drawn: Conditions, fakes: Module
 
 def test_flaw_names_changed_inputs_and_wrong_outputs(task: Task, drawn: Conditions, fakes: ModuleType) -> None:
     case = drawn.cases[0]
-    expected = correctness.expect(task, case)
+    expected = references.expect(task, case)
     assert correctness.flaw(expected, fakes.execute(task, case, reversed_order).buffers) is None
     assert correctness.flaw(expected, fakes.execute(task, case, reversed_order, touch="B").buffers) == "B"
     assert correctness.flaw(expected, fakes.execute(task, case, one_wrong).buffers) == "C"
@@ -292,7 +292,7 @@ def test_bytes_are_compared_whatever_their_number() -> None:
 
 
 def test_an_output_of_another_shape_is_a_bug(task: Task, drawn: Conditions) -> None:
-    output = correctness.expect(task, drawn.cases[0]).outputs["C"]
+    output = references.expect(task, drawn.cases[0]).outputs["C"]
     with pytest.raises(ValueError, match="the reference is of"):
         correctness.compare(output, output.ideal_data, drawn.cases[-1])
     with pytest.raises(ValueError, match="buffer C holds 2 bytes"):
@@ -302,22 +302,22 @@ def test_an_output_of_another_shape_is_a_bug(task: Task, drawn: Conditions) -> N
 def test_cache_keeps_the_newest_within_its_bound(
     task: Task, drawn: Conditions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    correctness.release()
-    first = correctness.expect(task, drawn.cases[0])
+    references.release()
+    first = references.expect(task, drawn.cases[0])
     elements = 256 * 512
     assert first.nbytes == elements * (8 + 4 + 2) + 2 * 576 * (256 + 512)
-    assert correctness.expect(task, drawn.cases[0]) is first
-    monkeypatch.setattr(correctness, "HOST_CACHE_BYTES", int(2.5 * first.nbytes))
-    second = correctness.expect(task, drawn.cases[1])
-    assert correctness.expect(task, drawn.cases[0]) is first  # and the newest again
-    correctness.expect(task, drawn.cases[2])
-    assert correctness.expect(task, drawn.cases[0]) is first
-    assert correctness.expect(task, drawn.cases[1]) is not second
-    monkeypatch.setattr(correctness, "HOST_CACHE_BYTES", 1)
-    alone = correctness.expect(task, drawn.cases[3])
-    assert correctness.expect(task, drawn.cases[3]) is alone
-    correctness.release()
-    assert correctness.expect(task, drawn.cases[3]) is not alone
+    assert references.expect(task, drawn.cases[0]) is first
+    monkeypatch.setattr(references, "HOST_CACHE_BYTES", int(2.5 * first.nbytes))
+    second = references.expect(task, drawn.cases[1])
+    assert references.expect(task, drawn.cases[0]) is first  # and the newest again
+    references.expect(task, drawn.cases[2])
+    assert references.expect(task, drawn.cases[0]) is first
+    assert references.expect(task, drawn.cases[1]) is not second
+    monkeypatch.setattr(references, "HOST_CACHE_BYTES", 1)
+    alone = references.expect(task, drawn.cases[3])
+    assert references.expect(task, drawn.cases[3]) is alone
+    references.release()
+    assert references.expect(task, drawn.cases[3]) is not alone
 
 
 def test_tf32_products_are_refused(task: Task, drawn: Conditions, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,17 +325,17 @@ def test_tf32_products_are_refused(task: Task, drawn: Conditions, monkeypatch: p
     other_than_numpy = ModuleType("cupy")
     monkeypatch.setenv("CUPY_TF32", "1")
     with pytest.raises(UsageError, match="CUPY_TF32"):
-        correctness.compute(task, case, conditioning.inputs(task, case), other_than_numpy)
+        references.compute(task, case, conditioning.inputs(task, case), other_than_numpy)
 
 
 def test_reference_is_computed_once(task: Task, drawn: Conditions) -> None:
     case = drawn.cases[0]
-    assert correctness.expect(task, case) is correctness.expect(task, case)
-    assert correctness.expect(task, drawn.cases[1]) is not correctness.expect(task, case)
+    assert references.expect(task, case) is references.expect(task, case)
+    assert references.expect(task, drawn.cases[1]) is not references.expect(task, case)
 
 
 def test_expected_inputs_are_those_that_a_device_gets(task: Task, drawn: Conditions) -> None:
     for case in drawn.cases:
         device = conditioning.buffers(task, case)
-        for name, data in correctness.expect(task, case).inputs.items():
+        for name, data in references.expect(task, case).inputs.items():
             assert (device[name] == data).all()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ptxgym.judge import correctness, misreadings, numbers
+from ptxgym.judge import correctness, misreadings, numbers, references
 from ptxgym.judge.conditions import Case, Conditions
 from ptxgym.judge.explain import explain, pattern
 from ptxgym.task import Task, Tensor, load_task
@@ -207,7 +207,7 @@ CASES = {
 def test_the_cause_is_named(task: Task, drawn: Conditions, fakes: ModuleType, name: str) -> None:
     kernel, cause, where = CASES[name]
     case = drawn.cases[0]
-    expected = correctness.expect(task, case)
+    expected = references.expect(task, case)
     execution = fakes.execute(task, case, kernel)
     comparison = correctness.compare(expected.outputs["C"], execution.buffers["C"], case)
     assert not comparison.ok
@@ -224,7 +224,7 @@ def test_a_factor_leaves_little_of_the_error(
 ) -> None:
     """Beside noise as large as a third of the result, no factor is named; without it, one is."""
     case = drawn.cases[draw]
-    expected = correctness.expect(task, case)
+    expected = references.expect(task, case)
     output = expected.outputs["C"]
     noise = np.random.default_rng(3).standard_normal(output.values.shape)
     noise *= max(factor, 1.0) / 3 * output.scale / np.linalg.norm(noise)
@@ -241,7 +241,7 @@ def test_a_factor_leaves_little_of_the_error(
 def test_gross_errors_on_integers_are_no_lost_bits(task: Task, drawn: Conditions, fakes: ModuleType) -> None:
     case = drawn.cases[-1]
     assert case.draw == "integers"
-    expected = correctness.expect(task, case)
+    expected = references.expect(task, case)
     output = expected.outputs["C"]
     shuffled = np.random.default_rng(4).permutation(output.values.reshape(-1)).reshape(output.values.shape)
     execution = fakes.execute(task, case, lambda a, b: shuffled.astype(np.float32))
@@ -252,7 +252,7 @@ def test_gross_errors_on_integers_are_no_lost_bits(task: Task, drawn: Conditions
 def test_misread_inputs_of_attention(name: str, output: str) -> None:
     task, axes = load_task(name), {"B": 1, "H": 2, "S": 128, "D": 128}
     case = Case("emulation/normal", axes, "normal", 1, hidden=False)
-    expected = correctness.expect(task, case)
+    expected = references.expect(task, case)
     seen = {**expected.values, "K": misreadings.exchanged(expected.values["K"])}
     wrong = task.reference().reference(np, seen, axes)[output].astype(np.float32)
     held = expected.outputs[output]
@@ -264,7 +264,7 @@ def test_misread_inputs_of_attention(name: str, output: str) -> None:
 def test_misread_inputs_of_a_variant_are_misread_as_they_lie_in_memory() -> None:
     task, axes = load_variant("gemm", "nn"), {"M": 128, "N": 256, "K": 64}
     case = Case("emulation/normal", axes, "normal", 1, hidden=False)
-    expected = correctness.expect(task, case)
+    expected = references.expect(task, case)
     assert task.inputs[0].shape == ("K", "M")
     memory = np.ascontiguousarray(expected.values["A"].T).reshape(-1)
     half = memory[np.arange(64)[:, None] * 64 + np.arange(128)].T
@@ -280,7 +280,7 @@ def test_misread_inputs_of_a_variant_are_misread_as_they_lie_in_memory() -> None
 def test_large_cases_are_not_computed_again(task: Task, monkeypatch: pytest.MonkeyPatch, drawn: Conditions) -> None:
     monkeypatch.setattr(misreadings, "MOST_ELEMENTS", 1)
     case = drawn.cases[0]
-    expected = correctness.expect(task, case)
+    expected = references.expect(task, case)
     a, b = expected.values["A"], expected.values["B"]
     wrong = numbers.encode(a @ b.reshape(b.shape[::-1]), "bf16")
     comparison = correctness.compare(expected.outputs["C"], wrong, case)
@@ -289,7 +289,7 @@ def test_large_cases_are_not_computed_again(task: Task, monkeypatch: pytest.Monk
 
 def test_a_right_output_needs_no_explanation(task: Task, drawn: Conditions, fakes: ModuleType) -> None:
     case = drawn.cases[0]
-    expected = correctness.expect(task, case)
+    expected = references.expect(task, case)
     execution = fakes.execute(task, case, fakes.honest)
     comparison = correctness.compare(expected.outputs["C"], execution.buffers["C"], case)
     assert explain(comparison, expected, task.reference()) == ()
@@ -300,7 +300,7 @@ def test_nan_that_came_in_is_told(task: Task) -> None:
     case = Case("x/x", {"M": 128, "N": 256, "K": 64}, "normal", 1, hidden=False)
     a, b = np.ones((128, 64), np.float32), np.full((256, 64), np.nan, np.float32)
     good = {"A": numbers.encode(a, "bf16"), "B": numbers.encode(np.nan_to_num(b, nan=2.0), "bf16")}
-    expected = correctness.compute(task, case, good)
+    expected = references.compute(task, case, good)
     data = numbers.encode(np.full((128, 256), np.nan, np.float32), "bf16")
     comparison = correctness.compare(expected.outputs["C"], data, case)
     held = dataclasses.replace(expected, inputs={**good, "B": numbers.encode(b, "bf16")})
@@ -312,7 +312,7 @@ def test_a_displaced_tile_is_found_beside_smaller_ones(task: Task) -> None:
     """At the edge tiles are smaller; they neither match nor hide the tile that does."""
     tensor, axes = Tensor(name="X", dtype="fp32", shape=("M", "N")), {"M": 150, "N": 200}
     values = np.random.default_rng(2).standard_normal((150, 200))
-    output = correctness.ExpectedOutput(
+    output = references.ExpectedOutput(
         tensor=tensor,
         axes=axes,
         values=values,
@@ -327,7 +327,7 @@ def test_a_displaced_tile_is_found_beside_smaller_ones(task: Task) -> None:
         predictor="zeros",
     )
     case = Case("x/x", axes, "normal", 0, hidden=False)
-    expected = correctness.Expected(case, (), {}, {"X": output})
+    expected = references.Expected(case, (), {}, {"X": output})
     found = values.astype(np.float32)
     found[64:128, 128:192] = found[0:64, 64:128]
     comparison = correctness.compare(output, numbers.encode(found, "fp32"), case)
@@ -342,7 +342,7 @@ def test_a_displaced_tile_is_found_beside_smaller_ones(task: Task) -> None:
 def test_a_wrong_vector_is_explained(task: Task) -> None:
     tensor, axes = Tensor(name="L", dtype="fp32", shape=("M",)), {"M": 200}
     values = np.random.default_rng(2).standard_normal(200)
-    output = correctness.ExpectedOutput(
+    output = references.ExpectedOutput(
         tensor=tensor,
         axes=axes,
         values=values,
@@ -357,7 +357,7 @@ def test_a_wrong_vector_is_explained(task: Task) -> None:
         predictor="zeros",
     )
     case = Case("x/x", axes, "normal", 0, hidden=False)
-    expected = correctness.Expected(case, (), {}, {"L": output})
+    expected = references.Expected(case, (), {}, {"L": output})
     data = numbers.encode(values.astype(np.float32), "fp32")
     data.view(np.uint32)[150:170] = numbers.POISON["fp32"]
     comparison = correctness.compare(output, data, case)
@@ -369,7 +369,7 @@ def test_a_wrong_vector_is_explained(task: Task) -> None:
 def test_noise_gets_no_false_explanation(task: Task, drawn: Conditions, fakes: ModuleType) -> None:
     noise = np.random.default_rng(3).standard_normal((256, 512)).astype(np.float32)
     case = drawn.cases[0]
-    expected = correctness.expect(task, case)
+    expected = references.expect(task, case)
     execution = fakes.execute(task, case, lambda a, b: a @ b.T + 8 * noise)
     comparison = correctness.compare(expected.outputs["C"], execution.buffers["C"], case)
     assert not comparison.ok
@@ -378,7 +378,7 @@ def test_noise_gets_no_false_explanation(task: Task, drawn: Conditions, fakes: M
 
 def test_inexact_integers_are_explained(task: Task, drawn: Conditions) -> None:
     case = drawn.cases[-1]
-    expected = correctness.expect(task, case)
+    expected = references.expect(task, case)
     output = expected.outputs["C"]
     assert output.exact is not None
     wrong = output.ideal.copy()

@@ -13,7 +13,8 @@ from ptxgym.cache import Cache
 from ptxgym.device.emulator.device import EmulatorDevice
 from ptxgym.device.protocol import Execution, RunOptions
 from ptxgym.judge.conditions import Case, buffers
-from ptxgym.judge.correctness import compare, expect
+from ptxgym.judge.correctness import compare
+from ptxgym.judge.references import expect
 from ptxgym.plan import Argument, DeviceProfile, LaunchPlan, device_profile, record
 from ptxgym.task import Axes, Solution, Task, expected, load_arch, load_task, oracle
 from ptxgym.verdict import Failure, Finding, Severity

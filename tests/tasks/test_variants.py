@@ -13,7 +13,8 @@ import pytest
 from ptxgym.evaluator import Evaluator
 from ptxgym.judge import numbers
 from ptxgym.judge.conditions import Case, conditions
-from ptxgym.judge.correctness import compare, expect
+from ptxgym.judge.correctness import compare
+from ptxgym.judge.references import expect
 from ptxgym.task import Task, Tensor, load_task
 from ptxgym.task_modules import ReferenceModule
 from ptxgym.variants import load_variant, variants_of

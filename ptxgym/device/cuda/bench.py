@@ -30,8 +30,9 @@ from ptxgym.device.cuda.tools import Handles, Profiled, SanitizerTool, Tools, Un
 from ptxgym.device.cuda.warm import Warm
 from ptxgym.errors import InfrastructureError
 from ptxgym.judge.conditions import Case, inputs
-from ptxgym.judge.correctness import expect, passes
+from ptxgym.judge.correctness import passes
 from ptxgym.judge.numbers import POISON
+from ptxgym.judge.references import expect
 from ptxgym.task import Task
 from ptxgym.verdict import Failure, Finding
 

@@ -9,8 +9,9 @@ from ptxgym.device.cuda.model import Request
 from ptxgym.device.cuda.tools import Handle, Handles
 from ptxgym.device.protocol import Execution
 from ptxgym.judge.conditions import Case
-from ptxgym.judge.correctness import equal_bytes, expect, passes
+from ptxgym.judge.correctness import equal_bytes, passes
 from ptxgym.judge.judge import Judgement, judge_numbers
+from ptxgym.judge.references import expect
 from ptxgym.judge.rehearsal import rehearse
 from ptxgym.task import Task
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 
 from ptxgym.device.cuda.regions import Region, RegionPool
 from ptxgym.judge.conditions import Case
-from ptxgym.judge.correctness import expect
+from ptxgym.judge.references import expect
 from ptxgym.task import Task
 
 INPUTS_SHARE = 0.2
