@@ -151,8 +151,9 @@ class ServiceStatus(Value):
     wanted: dict[Kind, int]
     """Workers that should be there, by kind."""
     counters: dict[str, float]
-    """Since the start: `asked`, `joined` (in flight already), `remembered` (finished before), `evaluated`, `failed`,
-    `expired`, `cancelled`, `refused` (no room), `retries`, `deaths`, `hired`, `quarantines`."""
+    """Since the start, where not 0: `asked`, `joined` (in flight already), `remembered` (finished before), `evaluated`,
+    `failed`, `expired`, `cancelled`, `refused` (no room), `retries`, `deaths`, `hired`, `quarantines`, `unsaved` (not
+    written to disk)."""
 
 
 class Service(Protocol):

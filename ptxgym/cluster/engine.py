@@ -1,0 +1,226 @@
+"""The thread that owns a scheduler, and the hiring of its workers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
+from typing import Protocol, TypeVar
+
+from ptxgym.cluster.jobs import Asker, Work
+from ptxgym.cluster.protocol import ServiceStatus, Ticket
+from ptxgym.cluster.results import Results
+from ptxgym.cluster.scheduler import Limits, Scheduler
+from ptxgym.cluster.station import Description
+from ptxgym.cluster.work import Role, Worker
+from ptxgym.errors import InfrastructureError, UsageError
+from ptxgym.verdict import Verdict
+
+PUBLISH_S = 5.0
+"""How often the status is published."""
+CLOSE_LIMIT_S = 10.0
+
+T = TypeVar("T")
+
+
+class Described(Worker, Protocol):
+    """A worker that has said where it is, and with what versions."""
+
+    description: Description
+
+
+class Engine:
+    """Runs a scheduler on a thread of its own; safe to share among threads, useless after a fork."""
+
+    def __init__(
+        self,
+        roles: Sequence[Role],
+        limits: Limits,
+        results: Results,
+        hire: Callable[[Role], Described],
+        publish: Callable[[ServiceStatus], None],
+        backend: str,
+    ) -> None:
+        """Start the thread and the hiring.
+
+        Args:
+            roles: The fleet.
+            limits: How much is taken on.
+            results: What is remembered.
+            hire: Starts a worker and waits for it; called on threads of their own.
+            publish: Takes the status every few seconds.
+            backend: Shown in the status.
+        """
+        self._results, self._hire_one, self._publish = results, hire, publish
+        self._owner = os.getpid()
+        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._closed = False
+        self._broken: BaseException | None = None
+        self._versions: Future[Mapping[str, str]] = Future()
+        self._described: dict[str, Future[Description]] = {role.name: Future() for role in roles}
+        self._scheduler = Scheduler(
+            roles,
+            limits,
+            clock=time.monotonic,
+            post=self._inbox.put,
+            hire=self._hire,
+            remembered=results.get,
+            remember=self._remember,
+            backend=backend,
+        )
+        self._thread = threading.Thread(target=self._serve, name="ptxgym-scheduler", daemon=True)
+        self._thread.start()
+
+    def ask(self, ticket: Ticket, work: Work, deadline_s: float, wait_s: float | None) -> None:
+        """Bring a ticket to the scheduler, and wait until it is admitted.
+
+        Raises:
+            Overloaded: if there was no room in time.
+            InfrastructureError: if the service is closed meanwhile.
+        """
+        self._check()
+        now = time.monotonic()
+        asker = Asker(ticket, work, now + deadline_s, now + (deadline_s if wait_s is None else wait_s))
+        self._inbox.put(lambda: self._scheduler.ask(asker))
+        while not asker.settled.wait(1.0):
+            self._check()
+        if asker.refused is not None:
+            raise asker.refused
+
+    def withdraw(self, ticket: Ticket) -> None:
+        """Let an asker go."""
+        self._inbox.put(lambda: self._scheduler.withdraw(ticket))
+
+    def finished(self, key: str) -> Verdict | None:
+        """Return the verdict under a key."""
+        return self._call(lambda: self._results.get(key))
+
+    def status(self) -> ServiceStatus:
+        """Return the scheduler's status."""
+        return self._call(self._scheduler.status)
+
+    def versions(self, limit_s: float) -> Mapping[str, str]:
+        """Wait for the first worker, and return on what versions all verdicts depend.
+
+        Raises:
+            InfrastructureError: if none has come up in time; says why.
+            UsageError: if none ever will.
+        """
+        return self._wait(self._versions, limit_s)
+
+    def description(self, role: Role, limit_s: float) -> Description:
+        """Wait for the first worker of a role, and return what it says of itself; raises as `versions`."""
+        return self._wait(self._described[role.name], limit_s)
+
+    def close(self) -> None:
+        """End the workers; whoever still waits is told."""
+        if os.getpid() != self._owner or self._closed:
+            return
+        self._closed = True
+        self._inbox.put(lambda: self._scheduler.fail_all(InfrastructureError("the evaluation service was closed")))
+        if threading.current_thread() is not self._thread:
+            self._thread.join(CLOSE_LIMIT_S)
+
+    def _check(self) -> None:
+        if os.getpid() != self._owner:
+            raise UsageError(
+                f"the evaluation service belongs to process {self._owner}, this is a fork of it: make a service here, "
+                "or ask that one over HTTP"
+            )
+        if self._closed:
+            raise UsageError("the evaluation service is closed; make a new one")
+        if self._broken is not None:
+            raise RuntimeError("the scheduler has failed") from self._broken
+
+    def _wait(self, future: Future[T], limit_s: float) -> T:
+        self._check()
+        with contextlib.suppress(TimeoutError):
+            return future.result(limit_s)
+        why = "; ".join(f"{role}: {trouble}" for role, trouble in self._call(self._scheduler.troubles).items())
+        raise InfrastructureError(f"no worker came up within {limit_s:g} s{': ' + why if why else ''}")
+
+    def _call(self, function: Callable[[], T]) -> T:
+        """Call a function on the scheduler's thread."""
+        self._check()
+        answer: Future[T] = Future()
+
+        def run() -> None:
+            answer.set_result(function())
+
+        self._inbox.put(run)
+        while True:
+            with contextlib.suppress(TimeoutError):
+                return answer.result(1.0)
+            self._check()
+
+    def _serve(self) -> None:
+        published = 0.0
+        try:
+            self._scheduler.advance()
+            while not (self._closed and self._inbox.empty()):
+                now = time.monotonic()
+                if now >= published + PUBLISH_S:
+                    published = now
+                    self._publish(self._scheduler.status())
+                wake_at = self._scheduler.wake_at()
+                until = published + PUBLISH_S if wake_at is None else min(wake_at, published + PUBLISH_S)
+                try:
+                    self._inbox.get(timeout=max(until - now, 0.001))()
+                except queue.Empty:
+                    self._scheduler.advance()
+        except BaseException as error:  # a bug: better told to all than waited for for ever
+            self._broken = error
+            self._scheduler.fail_all(RuntimeError(f"the scheduler has failed: {type(error).__name__}: {error}"))
+            raise
+
+    def _hire(self, role: Role) -> Future[Worker]:
+        """Start a worker on a thread of its own."""
+        coming: Future[Worker] = Future()
+
+        def hire() -> None:
+            try:
+                worker = self._accepted(role)
+            except BaseException as error:
+                if not isinstance(error, InfrastructureError):
+                    _settle(self._versions, error)
+                    _settle(self._described[role.name], error)
+                coming.set_exception(error)
+            else:
+                coming.set_result(worker)
+
+        threading.Thread(target=hire, name=f"ptxgym-hire-{role.name}", daemon=True).start()
+        return coming
+
+    def _accepted(self, role: Role) -> Worker:
+        """Hire a worker whose versions are those of the others."""
+        worker = self._hire_one(role)
+        mine = dict(worker.description.versions)
+        _settle(self._versions, mine)
+        others = self._versions.result()
+        if differ := [name for name in mine if mine[name] != others.get(name)]:
+            worker.kill()
+            found = ", ".join(f"{name} {mine[name]} instead of {others.get(name)}" for name in differ)
+            raise InfrastructureError(
+                f"{worker.place} has {found}; verdicts would differ: install the same on all nodes"
+            )
+        _settle(self._described[role.name], worker.description)
+        return worker
+
+    def _remember(self, key: str, verdict: Verdict) -> None:
+        try:
+            self._results.put(key, verdict)
+        except InfrastructureError:
+            self._scheduler.counters["unsaved"] += 1  # whoever asked gets it all the same
+
+
+def _settle(future: Future[T], value: T | BaseException) -> None:
+    """Resolve a future, unless another thread has done so."""
+    with contextlib.suppress(InvalidStateError):
+        if isinstance(value, BaseException):
+            future.set_exception(value)
+        else:
+            future.set_result(value)

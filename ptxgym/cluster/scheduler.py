@@ -1,0 +1,489 @@
+"""Who does which step when: plain code without threads, processes or Ray, driven by events and a clock.
+
+One thread at a time may call it. An evaluation is a build step, then a step on the emulator or a GPU. Equal work is
+done once, whoever asks; it goes on while anybody waits. What the machine fails at is tried again elsewhere; what a
+submission does is a verdict, and ends it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ptxgym.cluster.jobs import Asker, Hand, Job
+from ptxgym.cluster.protocol import Kind, ServiceStatus, Ticket, WorkerState
+from ptxgym.cluster.work import HandoverLost, Outcome, Role, Step, Worker, WorkerGone
+from ptxgym.errors import DeadlineExceeded, InfrastructureError, Overloaded
+from ptxgym.verdict import Status, Verdict
+
+READY_PER_SLOT = 2
+"""Built evaluations that wait per slot of those that run them; beyond that, builds wait."""
+RETRY_PAUSE_S = 0.5
+"""Before a second try; doubles each time."""
+HIRE_PAUSE_S = 1.0
+"""Before a worker that ended is replaced for a second time in a row; doubles each time."""
+HIRE_PAUSE_MOST_S = 30.0
+STRIKES = 3
+"""Failures in a row after which a worker is not trusted, even if its GPU seems well."""
+QUARANTINE_S = 60.0
+"""Before a GPU that is not well is tried again; doubles each time."""
+QUARANTINE_MOST_S = 3600.0
+LINGER_S = {Kind.BUILD: 2.0, Kind.EMULATE: 2.0, Kind.MEASURE: 60.0}
+"""How long a step that nobody waits for any more may go on before its worker is ended."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much a service takes on."""
+
+    capacity: int
+    """Evaluations that may be accepted and not finished at a time."""
+    retries: int
+    """How often an evaluation is tried again after failures of the machine."""
+
+
+@dataclass
+class _Vacancy:
+    """A role without a worker."""
+
+    role: Role
+    hire_at: float
+    hiring: bool = False
+    trouble: str = ""
+
+
+T = TypeVar("T")
+
+
+class Scheduler:
+    """Queues, workers and who waits for what.
+
+    Its owner calls `ask` and `withdraw` for askers, `advance` when `wake_at` has come, and whatever it is given to
+    `post`, as soon as it can, on the same thread.
+    """
+
+    def __init__(
+        self,
+        roles: Sequence[Role],
+        limits: Limits,
+        *,
+        clock: Callable[[], float],
+        post: Callable[[Callable[[], None]], None],
+        hire: Callable[[Role], Future[Worker]],
+        remembered: Callable[[str], Verdict | None],
+        remember: Callable[[str, Verdict], None],
+        backend: str = "",
+    ) -> None:
+        """Make a scheduler; workers are hired at the first `advance`.
+
+        Args:
+            roles: The fleet.
+            limits: How much is taken on.
+            clock: Seconds.
+            post: Takes a function that is to be called on the owner's thread; may be called on any.
+            hire: Begins to start a worker for a role.
+            remembered: Returns the verdict that an earlier evaluation came to, by key.
+            remember: Keeps a verdict by key.
+            backend: Shown in the status.
+        """
+        self._limits, self._clock, self._post, self._hire = limits, clock, post, hire
+        self._remembered, self._remember, self._backend = remembered, remember, backend
+        self._roles = tuple(roles)
+        self._vacancies = {role.name: _Vacancy(role, 0.0) for role in roles}
+        self._ends_in_row: Counter[str] = Counter()
+        self._hands: list[Hand] = []
+        self._jobs: dict[str, Job] = {}
+        self._lobby: list[Asker] = []
+        self._numbers = 0
+        self._steps = 0
+        self._ended: Exception | None = None
+        self.counters: Counter[str] = Counter()
+
+    def ask(self, asker: Asker) -> None:
+        """Take an asker: answer from memory, join work in flight, queue it, or let it wait for room."""
+        if self._ended is not None:
+            _refuse(asker, self._ended)
+            return
+        self.counters["asked"] += 1
+        if not self._admit(asker):
+            self._lobby.append(asker)
+        self.advance()
+
+    def withdraw(self, ticket: Ticket) -> None:
+        """Let an asker go who no longer waits."""
+        if ticket.future.cancel():
+            self.counters["cancelled"] += 1
+        for asker in [asker for asker in self._lobby if asker.ticket is ticket]:
+            self._lobby.remove(asker)
+            asker.settled.set()
+        job = self._jobs.get(ticket.key)
+        if job is not None:
+            self._leave(job, [asker for asker in job.askers if asker.ticket is ticket])
+        self.advance()
+
+    def advance(self) -> None:
+        """Do what is due: deadlines, admissions, hires, probes, and steps for whoever is free."""
+        now = self._clock()
+        self._expire(now)
+        self._end_abandoned(now)
+        for asker in sorted(self._lobby, key=lambda asker: not asker.started):
+            if self._admit(asker):
+                self._lobby.remove(asker)
+        for vacancy in self._vacancies.values():
+            if not vacancy.hiring and vacancy.hire_at <= now:
+                vacancy.hiring = True
+                _then(self._hire(vacancy.role), self._post, functools.partial(self._hired, vacancy.role))
+        for hand in self._hands:
+            if hand.probe_at is not None and hand.probe_at <= now:
+                self._probe(hand)
+        self._dispatch(now)
+
+    def wake_at(self) -> float | None:
+        """Return when `advance` is due next; None if only an event can change anything."""
+        times = [hand.probe_at for hand in self._hands if hand.probe_at is not None]
+        times += [vacancy.hire_at for vacancy in self._vacancies.values() if not vacancy.hiring]
+        times += [min(asker.deadline, asker.admit_by) for asker in self._lobby]
+        now = self._clock()
+        for job in self._jobs.values():
+            times += [asker.deadline for asker in job.askers]
+            if job.hand is None and job.not_before > now:
+                times.append(job.not_before)
+            if job.abandoned_at is not None:
+                times.append(job.abandoned_at + LINGER_S[job.kind])
+        return min(times, default=None)
+
+    def fail_all(self, error: Exception) -> None:
+        """Tell all who wait, now and later, and end all workers."""
+        self._ended = error
+        for asker in [*self._lobby, *(asker for job in self._jobs.values() for asker in job.askers)]:
+            _refuse(asker, error)
+        self._lobby.clear()
+        self._jobs.clear()
+        self._vacancies.clear()
+        for hand in self._hands:
+            hand.worker.kill()
+        self._hands.clear()
+
+    def status(self) -> ServiceStatus:
+        """Return queues, workers and counters."""
+        now = self._clock()
+        waiting = Counter(job.kind for job in self._jobs.values() if job.hand is None)
+        wanted = Counter(kind for role in self._roles for kind in role.kinds)
+        return ServiceStatus(
+            backend=self._backend,
+            waiting={kind: waiting[kind] for kind in Kind},
+            lobby=len(self._lobby),
+            capacity=self._limits.capacity,
+            workers=tuple(hand.status(now) for hand in self._hands),
+            wanted={kind: wanted[kind] for kind in Kind},
+            counters=dict(self.counters),
+        )
+
+    def troubles(self) -> dict[str, str]:
+        """Return why roles are vacant, where that is known."""
+        return {name: vacancy.trouble for name, vacancy in self._vacancies.items() if vacancy.trouble}
+
+    # Askers
+
+    def _admit(self, asker: Asker) -> bool:
+        """Find the asker a place; False if there is no room."""
+        job = self._jobs.get(asker.work.key)
+        if job is not None:
+            self.counters["joined"] += 1
+            job.askers.append(asker)
+            job.abandoned_at = None
+        elif (known := self._remembered(asker.work.key)) is not None:
+            self.counters["remembered"] += 1
+            _resolve(asker.ticket.future, known)
+        elif len(self._jobs) < self._limits.capacity:
+            self._numbers += 1
+            self._jobs[asker.work.key] = Job(asker.work, self._numbers, [asker])
+        else:
+            return False
+        asker.settled.set()
+        return True
+
+    def _expire(self, now: float) -> None:
+        """Let those go whose deadline has passed."""
+        for asker in [asker for asker in self._lobby if min(asker.deadline, asker.admit_by) <= now]:
+            self._lobby.remove(asker)
+            self.counters["refused"] += 1
+            _refuse(
+                asker,
+                Overloaded(
+                    f"the service has no room: {self._limits.capacity} evaluations are accepted and not finished; try "
+                    "again later, or ask for fewer at a time"
+                ),
+            )
+        for job in list(self._jobs.values()):
+            late = [asker for asker in job.askers if asker.deadline <= now]
+            for asker in late:
+                self.counters["expired"] += 1
+                _fail(asker.ticket.future, DeadlineExceeded(self._why_late(job, asker)))
+            self._leave(job, late)
+
+    def _why_late(self, job: Job, asker: Asker) -> str:
+        doing = f"in step {job.kind} on {job.hand.worker.name}" if job.hand else f"waiting for step {job.kind}"
+        needed = "; ".join(f"{role}: {trouble}" for role, trouble in self.troubles().items())
+        there = f"; workers are missing: {needed}" if needed and job.hand is None else ""
+        return f"no verdict by the deadline; the evaluation was {doing}{there}. Nothing is said about the submission"
+
+    def _leave(self, job: Job, leaving: Sequence[Asker]) -> None:
+        """Take askers off a job; one that nobody waits for is dropped, or ends soon."""
+        if not leaving:
+            return
+        job.askers = [asker for asker in job.askers if asker not in leaving]
+        if job.askers:
+            return
+        if job.hand is None:
+            del self._jobs[job.work.key]
+        else:
+            job.abandoned_at = self._clock()
+
+    def _end_abandoned(self, now: float) -> None:
+        """End workers that go on with what nobody waits for."""
+        for job in list(self._jobs.values()):
+            if job.abandoned_at is None or now < job.abandoned_at + LINGER_S[job.kind] or job.hand is None:
+                continue
+            hand = job.hand
+            hand.worker.kill()
+            del self._jobs[job.work.key]
+            self._vacate(hand, f"was ended: nobody waited any more for its step {job.kind}", now)
+            self._vacancies[hand.role.name].hire_at = now  # that was not the worker's fault
+
+    # Steps
+
+    def _dispatch(self, now: float) -> None:
+        """Give steps to whoever is free, the most urgent first.
+
+        Nobody builds what is being built, nor for a queue that is long already: that would only fill memory.
+        """
+        free = sum(hand.free for hand in self._hands)
+        if not free:
+            return
+        jobs = self._jobs.values()
+        building = {job.work.build_key for job in jobs if job.hand is not None and job.kind is Kind.BUILD}
+        ready = Counter((job.kind, job.work.arch) for job in jobs if job.hand is None)
+        slots = {last: self._slots(*last) for last in {(job.work.last, job.work.arch) for job in jobs}}
+        waiting = [job for job in jobs if job.hand is None and job.not_before <= now]
+        for job in sorted(waiting, key=lambda job: job.order):
+            if job.kind is Kind.BUILD:
+                after = (job.work.last, job.work.arch)
+                if job.work.build_key in building or ready[after] >= READY_PER_SLOT * max(slots[after], 1):
+                    continue
+            hand = self._choose(job)
+            if hand is None:
+                continue
+            self._start(job, hand, now)
+            if job.kind is Kind.BUILD:
+                building.add(job.work.build_key)
+            free -= 1
+            if not free:
+                return
+
+    def _slots(self, kind: Kind, arch: str) -> int:
+        return sum(hand.role.slots for hand in self._hands if hand.role.serves(kind, arch))
+
+    def _choose(self, job: Job) -> Hand | None:
+        """Return who takes the next step of a job: rather not where it failed, rather who has least to do."""
+        able = [hand for hand in self._hands if hand.free and hand.role.serves(job.kind, job.work.arch)]
+        if job.alone:
+            able = [hand for hand in able if not hand.running]
+        return min(able, key=lambda hand: (hand.worker.place == job.avoid, len(hand.running)), default=None)
+
+    def _start(self, job: Job, hand: Hand, now: float) -> None:
+        self._steps += 1
+        number = self._steps
+        hand.take(number, job, now)
+        request = job.askers[0].ticket.request
+        step = Step(number, job.kind, request, job.work.task_sha256, job.handover)
+        _then(hand.worker.run(step), self._post, functools.partial(self._stepped, hand, number))
+
+    def _stepped(self, hand: Hand, number: int, done: Future[Outcome]) -> None:
+        """Take what came of a step."""
+        now = self._clock()
+        error = done.exception()
+        if isinstance(error, WorkerGone):
+            self._lost(hand, error, now)
+        elif (job := hand.leave(number, now)) is not None:
+            hand.done += 1
+            if error is None:
+                self._came(job, hand, done.result(), now)
+            elif isinstance(error, InfrastructureError):
+                self._struck(hand, str(error), now)
+                self._retry(job, error, hand.worker.place, now)
+            else:
+                self._end(job, error)
+        self.advance()
+
+    def _came(self, job: Job, hand: Hand, outcome: Outcome, now: float) -> None:
+        if isinstance(outcome, Verdict) and outcome.status is Status.INFRA:
+            self._struck(hand, outcome.message, now)
+            self._retry(job, InfrastructureError(outcome.message), hand.worker.place, now)
+            return
+        hand.strikes = 0
+        self._ends_in_row[hand.role.name] = 0
+        if isinstance(outcome, Verdict):
+            self._remember(job.work.key, outcome)
+            self.counters["evaluated"] += 1
+            self._end(job, outcome)
+            return
+        if job.abandoned_at is not None:
+            del self._jobs[job.work.key]  # the build stays in the worker's cache
+            return
+        for other in self._jobs.values():
+            if other is job or (other.kind is Kind.BUILD and other.hand is None and _shares_build(other, job)):
+                other.kind, other.handover = other.work.last, outcome.handover
+
+    def _retry(self, job: Job, error: InfrastructureError, place: str, now: float) -> None:
+        """Put a job back that the machine failed at, or give it up."""
+        job.failures += 1
+        job.avoid = place
+        if job.abandoned_at is not None:
+            del self._jobs[job.work.key]
+            return
+        if job.failures > self._limits.retries:
+            times = "once" if job.failures == 1 else f"{job.failures} times"
+            self.counters["failed"] += 1
+            self._end(
+                job, InfrastructureError(f"the machine failed {times} at this evaluation, last on {place}: {error}")
+            )
+            return
+        self.counters["retries"] += 1
+        job.not_before = now + RETRY_PAUSE_S * 2.0 ** (job.failures - 1)
+        if isinstance(error, HandoverLost):
+            job.kind, job.handover = Kind.BUILD, None
+
+    def _end(self, job: Job, result: Verdict | BaseException) -> None:
+        """Answer all who wait for a job."""
+        del self._jobs[job.work.key]
+        for asker in job.askers:
+            if isinstance(result, Verdict):
+                _resolve(asker.ticket.future, result)
+            else:
+                _fail(asker.ticket.future, result)
+
+    # Workers
+
+    def _hired(self, role: Role, done: Future[Worker]) -> None:
+        vacancy = self._vacancies.get(role.name)
+        error = done.exception()
+        if vacancy is None:  # closed meanwhile
+            if error is None:
+                done.result().kill()
+            return
+        now = self._clock()
+        vacancy.hiring = False
+        if error is None:
+            del self._vacancies[role.name]
+            hand = Hand(role, done.result(), now)
+            self._hands.append(hand)
+            self.counters["hired"] += 1
+            if Kind.MEASURE in role.kinds:
+                self._probe(hand)
+        elif isinstance(error, InfrastructureError):
+            vacancy.trouble = str(error)
+            vacancy.hire_at = now + self._pause(role)
+        else:  # no try will ever succeed
+            vacancy.trouble, vacancy.hire_at = str(error), float("inf")
+            self._unserved(error)
+        self.advance()
+
+    def _unserved(self, error: BaseException) -> None:
+        """Fail the jobs that no worker, present or to come, can take."""
+        roles = [hand.role for hand in self._hands]
+        roles += [vacancy.role for vacancy in self._vacancies.values() if vacancy.hire_at < float("inf")]
+        for job in list(self._jobs.values()):
+            if not all(any(role.serves(kind, job.work.arch) for role in roles) for kind in {job.kind, job.work.last}):
+                self._end(job, error)
+
+    def _pause(self, role: Role) -> float:
+        self._ends_in_row[role.name] += 1
+        return min(HIRE_PAUSE_S * 2.0 ** (self._ends_in_row[role.name] - 2), HIRE_PAUSE_MOST_S)
+
+    def _lost(self, hand: Hand, error: WorkerGone, now: float) -> None:
+        """Replace a worker that ended; what it was alone with is to blame, of several nobody is, yet."""
+        if hand not in self._hands:
+            return
+        self.counters["deaths"] += 1
+        aboard = self._vacate(hand, str(error), now)
+        for job in aboard:
+            if len(aboard) == 1:
+                self._retry(job, error, hand.worker.place, now)
+            elif job.abandoned_at is not None:
+                del self._jobs[job.work.key]
+            else:
+                job.alone, job.avoid = True, hand.worker.place
+                self.counters["retries"] += 1
+
+    def _vacate(self, hand: Hand, trouble: str, now: float) -> list[Job]:
+        """Take a worker off the fleet; return what it was doing for somebody."""
+        self._hands.remove(hand)
+        pause = 0.0 if self._ends_in_row[hand.role.name] == 0 else self._pause(hand.role)
+        self._ends_in_row[hand.role.name] = max(self._ends_in_row[hand.role.name], 1)
+        self._vacancies[hand.role.name] = _Vacancy(hand.role, now + pause, trouble=trouble)
+        jobs = [hand.leave(number, now) for number in list(hand.running)]
+        return [job for job in jobs if job is not None and job.work.key in self._jobs]
+
+    def _struck(self, hand: Hand, trouble: str, now: float) -> None:
+        """Note that a worker's machine failed; try its GPU, or replace it if that is not the first time."""
+        hand.strikes += 1
+        hand.trouble = trouble
+        if Kind.MEASURE in hand.role.kinds:
+            if hand.state is WorkerState.IDLE:
+                self._probe(hand)
+        elif hand.strikes >= STRIKES and hand in self._hands:
+            hand.worker.kill()
+            for job in self._vacate(hand, trouble, now):
+                job.avoid = hand.worker.place
+
+    def _probe(self, hand: Hand) -> None:
+        hand.state, hand.probe_at = WorkerState.PROBING, None
+        _then(hand.worker.probe(), self._post, functools.partial(self._probed, hand))
+
+    def _probed(self, hand: Hand, done: Future[None]) -> None:
+        error = done.exception()
+        now = self._clock()
+        if hand not in self._hands:
+            return
+        if isinstance(error, WorkerGone):
+            self._lost(hand, error, now)
+        elif error is not None or hand.strikes >= STRIKES:
+            hand.trouble = str(error) if error is not None else hand.trouble
+            hand.state = WorkerState.QUARANTINED
+            hand.probe_at = now + min(QUARANTINE_S * 2.0**hand.quarantines, QUARANTINE_MOST_S)
+            hand.quarantines += 1
+            hand.strikes = 0
+            self.counters["quarantines"] += 1
+        else:
+            hand.state = WorkerState.IDLE
+        self.advance()
+
+
+def _shares_build(one: Job, other: Job) -> bool:
+    return one.work.build_key == other.work.build_key
+
+
+def _refuse(asker: Asker, error: Exception) -> None:
+    asker.refused = error
+    _fail(asker.ticket.future, error)
+    asker.settled.set()
+
+
+def _resolve(future: Future[Verdict], verdict: Verdict) -> None:
+    if not future.done():
+        future.set_result(verdict)
+
+
+def _fail(future: Future[Verdict], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+
+
+def _then(future: Future[T], post: Callable[[Callable[[], None]], None], take: Callable[[Future[T]], None]) -> None:
+    """Have `take` called with the finished future on the owner's thread."""
+    future.add_done_callback(lambda done: post(functools.partial(take, done)))
