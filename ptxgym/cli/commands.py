@@ -12,6 +12,7 @@ import typer
 import ptxgym
 from ptxgym.cli.console import Exit, out, plain, style_of
 from ptxgym.cli.fixing import fixit
+from ptxgym.cli.training import train
 from ptxgym.errors import UsageError
 
 app = typer.Typer(
@@ -155,6 +156,9 @@ def run_(
     folder: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="For the records; by default a new folder in runs/.")
     ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", metavar=_FLAG, help="Go on with the run in --out, after whatever ended it.")
+    ] = False,
 ) -> None:
     """Let an agent play one episode; exit 0 played, 1 the model refused, 2 usage, 3 the machine or the model failed."""
     from ptxgym.availability import check_device, check_tier
@@ -169,7 +173,10 @@ def run_(
     config = load_env(env).of_variant(variant)
     config = config.override(**{name: value for name, value in chosen.items() if value is not None})
     settings = parse_settings(set_ or ())
-    raise typer.Exit(run_one(config, agent, settings, seed=seed, device=device, tier=check_tier(tier), folder=folder))
+    chosen_tier = check_tier(tier)
+    raise typer.Exit(
+        run_one(config, agent, settings, seed=seed, device=device, tier=chosen_tier, folder=folder, resume=resume)
+    )
 
 
 @app.command()
@@ -249,6 +256,7 @@ def report(
 tasks = typer.Typer(help="Tasks and their variants as data for trainers.", no_args_is_help=True)
 app.add_typer(tasks, name="tasks")
 app.add_typer(fixit, name="fixit")
+app.add_typer(train, name="train")
 
 
 @tasks.command()

@@ -1,0 +1,58 @@
+"""`ptxgym train …`: SFT on a Fixit set, GRPO on the environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ptxgym.cli.console import err, out, plain
+
+if TYPE_CHECKING:
+    from ptxgym.train.sft import Trained
+
+train = typer.Typer(help="Train models, by TRL and PEFT: pip install 'ptxgym[trl]'.", no_args_is_help=True)
+
+RecipeArgument = Annotated[
+    str, typer.Argument(metavar="RECIPE", help="A TOML file, or the name of one in configs/train/.")
+]
+OutOption = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="For the run; by default runs/<recipe>.")]
+ResumeOption = Annotated[
+    bool, typer.Option("--resume", metavar="", help="Go on from the last checkpoint of the run that is there.")
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Such as model=NAME or trainer.learning_rate=1e-5; repeatable."),
+]
+
+
+@train.command()
+def sft(recipe: RecipeArgument, folder: OutOption = None, resume: ResumeOption = False, set_: SetOption = None) -> None:
+    """Fine-tune a model on a set that `ptxgym fixit build` has written."""
+    from ptxgym.cli.settings import parse_settings
+    from ptxgym.train.recipe import SftRecipe, load_train_recipe
+    from ptxgym.train.sft import sft as run
+
+    chosen = load_train_recipe(recipe, SftRecipe, parse_settings(set_ or ()))
+    target = folder or Path("runs") / chosen.name
+    _tell(run(chosen, target, resume=resume, on_note=lambda note: err.print(plain(note, "yellow"))), "loss")
+
+
+@train.command()
+def grpo(
+    recipe: RecipeArgument, folder: OutOption = None, resume: ResumeOption = False, set_: SetOption = None
+) -> None:
+    """Train a model by GRPO on episodes of variants to train on."""
+    from ptxgym.cli.settings import parse_settings
+    from ptxgym.train.grpo import grpo as run
+    from ptxgym.train.recipe import GrpoRecipe, load_train_recipe
+
+    chosen = load_train_recipe(recipe, GrpoRecipe, parse_settings(set_ or ()))
+    _tell(run(chosen, folder or Path("runs") / chosen.name, resume=resume), "reward")
+
+
+def _tell(trained: Trained, name: str) -> None:
+    values = [line.values[name] for line in trained.metrics if name in line.values]
+    went = f", {name} {values[0]:.4g} at first and {values[-1]:.4g} at last" if values else ""
+    out.print(plain(f"{trained.steps} steps on {trained.rows} rows{went}; the model is in {trained.model}"))
