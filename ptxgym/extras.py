@@ -7,7 +7,7 @@ from types import ModuleType
 
 from ptxgym.errors import UsageError
 
-DISTRIBUTIONS = {"vl_convert": "vl-convert-python"}
+DISTRIBUTIONS = {"vl_convert": "vl-convert-python", "nemo_gym": "nemo-gym"}
 """What pip calls a module's package, where the two differ."""
 
 

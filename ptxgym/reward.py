@@ -142,6 +142,19 @@ def terms(verdict: Verdict) -> dict[TermName, float]:
     }
 
 
+def spread(verdict: Verdict) -> dict[TermName, float]:
+    """Return how much more each term may be worth than `terms` says, by the interval of the timing; 0 without one."""
+    found, timing = _nothing(), verdict.measured.timing
+    if verdict.status is not Status.OK or timing is None:
+        return found
+    found["speedup"] = timing.speedup_high - timing.speedup_low
+    if verdict.evidence is not None and verdict.evidence.target_ok:
+        high = (math.log2(timing.speedup_high) - SPEED_FLOOR_LOG2) / -SPEED_FLOOR_LOG2
+        most = TARGET_SCORE + (1.0 - TARGET_SCORE) * min(1.0, max(0.0, high))
+        found["score"] = max(0.0, most - verdict.score)
+    return found
+
+
 class RewardPreset(Value):
     """How an episode pays, read from `rewards/<name>.toml`."""
 
@@ -159,6 +172,10 @@ class RewardPreset(Value):
         return self
 
 
+def _nothing() -> dict[TermName, float]:
+    return dict.fromkeys(TERM_NAMES, 0.0)
+
+
 @dataclass(frozen=True)
 class Payment:
     """What one turn paid."""
@@ -166,10 +183,6 @@ class Payment:
     reward: float
     terms: dict[str, float]
     """The reward by term, weighted; it sums to `reward`."""
-
-
-def _nothing() -> dict[TermName, float]:
-    return dict.fromkeys(TERM_NAMES, 0.0)
 
 
 @dataclass(frozen=True)

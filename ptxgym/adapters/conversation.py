@@ -56,10 +56,14 @@ class Conversation:
             return not self.completion_ids  # a trainer needs a completion even where it counts for nothing
         return not self._rollout.done and len(self.completion_ids) < self._room
 
-    async def answer(self, sampled: Sampled) -> None:
+    async def answer(self, sampled: Sampled, policy: str = "") -> None:
         """Take what the policy wrote, judge it, and append the feedback, both as far as there is room.
 
         Where the machine keeps failing the rollout is lost, and the conversation over.
+
+        Args:
+            sampled: What it wrote.
+            policy: Which version of the policy that was, where the trainer knows.
 
         Raises:
             UsageError: if the chat template rewrites earlier turns.
@@ -69,7 +73,8 @@ class Conversation:
             return
         whole = bool(ids) and ids[-1] == self._tokenizer.eos_token_id
         try:
-            turn = await self._rollout.aanswer(self._tokenizer.decode(ids, skip_special_tokens=True), cut_off=not whole)
+            text = self._tokenizer.decode(ids, skip_special_tokens=True)
+            turn = await self._rollout.aanswer(text, cut_off=not whole, policy=policy)
         except InfrastructureError:
             return
         if not turn.done:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ptxgym.errors import UsageError
+
+ROUNDING = 1e-9
+"""Sums of increments differ by the order in which they were paid."""
 
 
 class MixedConditionsError(UsageError):
@@ -24,13 +28,19 @@ class Member:
     """None where the machine failed."""
     circumstances: frozenset[tuple[str, str]]
     """Names and values of what the verdicts were judged under: conditions, device, tier."""
+    policies: tuple[str, ...] = ()
+    """Which version of the policy wrote each text, as the trainer said; it changes no reward."""
+    noise: float = 0.0
+    """How much more than the reward the rollout may be worth, by the intervals of its timings."""
 
 
 def group_rewards(members: Sequence[Member]) -> list[float | None]:
     """Return the rewards of rollouts, by which a trainer may compare those of one task.
 
-    Equal texts get equal rewards: where a GPU measured them apart, the lowest that was paid. A rollout that the
-    machine failed at has None, and changes nothing about the others.
+    Equal texts get equal rewards: where a GPU measured them apart, the lowest that was paid. So do rollouts that
+    differ by less than their noise: advantages are often divided by the deviation of their group, which would make the
+    edge of a grid as large as a rung. A rollout that the machine failed at has None, and changes nothing about the
+    others.
 
     Args:
         members: Any number of groups, in any order.
@@ -38,13 +48,36 @@ def group_rewards(members: Sequence[Member]) -> list[float | None]:
     Raises:
         MixedConditionsError: if members of one task were judged under different conditions, devices or tiers.
     """
-    check_conditions((member.task, member.circumstances) for member in members if member.reward is not None)
+    known = [member for member in members if member.reward is not None]
+    check_conditions((member.task, member.circumstances) for member in known)
     paid: dict[tuple[str, tuple[str, ...]], float] = {}
-    for member in members:
-        if member.reward is not None:
-            key = (member.task, member.texts)
-            paid[key] = min(member.reward, paid.get(key, member.reward))
-    return [None if member.reward is None else paid[member.task, member.texts] for member in members]
+    for member in known:
+        key = (member.task, member.texts)
+        paid[key] = min(_paid(member), paid.get(key, _paid(member)))
+    levels: dict[str, dict[float, float]] = {}
+    for task in {member.task for member in known}:
+        levels[task] = _levels((paid[task, each.texts], each.noise) for each in known if each.task == task)
+    return [
+        None if member.reward is None else levels[member.task][paid[member.task, member.texts]] for member in members
+    ]
+
+
+def _paid(member: Member) -> float:
+    assert member.reward is not None  # asked of those that have one
+    return member.reward
+
+
+def _levels(rewards: Iterable[tuple[float, float]]) -> dict[float, float]:
+    """Return what each reward of a group counts as: the lowest that it cannot be told from."""
+    noises: dict[float, float] = {}
+    for reward, noise in rewards:
+        noises[reward] = max(noise, noises.get(reward, 0.0))
+    level, reach, found = 0.0, -math.inf, {}
+    for reward in sorted(noises):
+        if reward > reach:
+            level, reach = reward, reward + noises[reward] + ROUNDING
+        found[reward] = level
+    return found
 
 
 def group_advantages(rewards: Iterable[float | None]) -> list[float]:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
+from ptxgym.adapters import judging
 from ptxgym.adapters.group import Member
 from ptxgym.agent.loop import JUDGE_PAUSES_S
 from ptxgym.episode import Episode, Turn
 from ptxgym.errors import InfrastructureError, UsageError
 from ptxgym.evaluator import Evaluator
+from ptxgym.reward import load_reward, spread, terms
 from ptxgym.rows import task_rows
+
+T = TypeVar("T")
 
 _SETTINGS = frozenset(
     {"variant", "turns", "reward", "stop", "feedback_bytes", "knowledge", "workload", "init", "skeleton"}
@@ -28,6 +33,7 @@ class Rollout:
         self.episode = episode
         self.lost = ""
         """Why the machine could not judge this rollout; empty as long as it could."""
+        self._policies: tuple[str, ...] = ()
 
     @classmethod
     def of_row(
@@ -48,18 +54,14 @@ class Rollout:
             UsageError: if the row has no environment, or an option is unknown or not acceptable.
             InfrastructureError: if the machine fails while judging `init`.
         """
-        env, options = row.get("env"), dict(row.get("options") or {})
-        if not isinstance(env, str):
-            raise UsageError(f"a row names its environment in 'env', such as 'PTX-Gemm-H100', not {env!r}")
-        if strange := sorted(set(options) - _SETTINGS):
-            raise UsageError(f"options {strange[0]!r} is unknown; there are {', '.join(sorted(_SETTINGS))}")
-        given = {name: value for name, value in options.items() if value is not None}
-        for pause_s in JUDGE_PAUSES_S:
-            try:
-                return cls(Episode(env, evaluator, **{**settings, **given}))
-            except InfrastructureError:
-                time.sleep(pause_s)
-        return cls(Episode(env, evaluator, **{**settings, **given}))
+        begin, judges = _beginning(row, evaluator, settings)
+        return cls(_persistently(begin) if judges else begin())
+
+    @classmethod
+    async def aof_row(cls, row: Mapping[str, Any], evaluator: Evaluator | None = None, **settings: Any) -> Rollout:
+        """Begin the episode that a row asks for without blocking the event loop; see `of_row`."""
+        begin, judges = _beginning(row, evaluator, settings)
+        return cls(await (_apersistently(begin) if judges else asyncio.to_thread(begin)))
 
     @property
     def done(self) -> bool:
@@ -102,42 +104,49 @@ class Rollout:
             texts=tuple(turn.source for turn in self.episode.turns),
             reward=self.reward,
             circumstances=frozenset(found),
+            policies=self._policies,
+            noise=self._noise(),
         )
 
     def opening(self) -> str:
         """Return what the model reads first."""
         return "\n".join(filter(None, (self.episode.prompt(), self.episode.opening())))
 
-    def answer(self, text: str, *, cut_off: bool = False) -> Turn:
+    def answer(self, text: str, *, cut_off: bool = False, policy: str = "") -> Turn:
         """Judge a model's answer; repeat that where the machine fails.
 
         Args:
             text: The whole answer, the kernel file in a fenced block.
             cut_off: Whether the answer is known to have reached its limit.
+            policy: Which version of the policy wrote it, where the trainer knows.
 
         Raises:
             UsageError: if the rollout is over.
-            InfrastructureError: if the machine keeps failing; the rollout is then `lost`.
+            InfrastructureError: if the machine keeps failing, or the evaluation is not over by its deadline; the
+                rollout is then `lost`.
         """
         self._check_open()
         with _losing(self):
-            for pause_s in JUDGE_PAUSES_S:
-                try:
-                    return self.episode.answer(text, cut_off=cut_off)
-                except InfrastructureError:
-                    time.sleep(pause_s)
-            return self.episode.answer(text, cut_off=cut_off)
+            turn = _persistently(partial(self.episode.answer, text, cut_off=cut_off))
+        self._policies = (*self._policies, policy)
+        return turn
 
-    async def aanswer(self, text: str, *, cut_off: bool = False) -> Turn:
+    async def aanswer(self, text: str, *, cut_off: bool = False, policy: str = "") -> Turn:
         """Judge a model's answer without blocking the event loop; see `answer`."""
         self._check_open()
         with _losing(self):
-            for pause_s in JUDGE_PAUSES_S:
-                try:
-                    return await self.episode.aanswer(text, cut_off=cut_off)
-                except InfrastructureError:
-                    await asyncio.sleep(pause_s)
-            return await self.episode.aanswer(text, cut_off=cut_off)
+            turn = await _apersistently(partial(self.episode.answer, text, cut_off=cut_off))
+        self._policies = (*self._policies, policy)
+        return turn
+
+    def _noise(self) -> float:
+        """Return how much more the best turns may be worth, by the intervals of their timings."""
+        verdicts = [turn.verdict for turn in self.episode.turns]
+        if all(verdict.measured.timing is None for verdict in verdicts):
+            return 0.0
+        weights = load_reward(self.episode.config.reward).weights
+        best = {name: max(verdicts, key=lambda verdict: terms(verdict)[name]) for name in weights}
+        return sum(weight * spread(best[name])[name] for name, weight in weights.items())
 
     def _check_open(self) -> None:
         if self.lost:
@@ -154,6 +163,43 @@ def _losing(rollout: Rollout) -> Iterator[None]:
     except Exception as error:
         rollout.lost = f"{type(error).__name__}: {error}"
         raise
+
+
+def _beginning(
+    row: Mapping[str, Any], evaluator: Evaluator | None, settings: Mapping[str, Any]
+) -> tuple[Callable[[], Episode], bool]:
+    """Return what begins the episode that a row asks for, and whether that judges a kernel."""
+    env, options = row.get("env"), dict(row.get("options") or {})
+    if not isinstance(env, str):
+        raise UsageError(f"a row names its environment in 'env', such as 'PTX-Gemm-H100', not {env!r}")
+    if strange := sorted(set(options) - _SETTINGS):
+        raise UsageError(f"options {strange[0]!r} is unknown; there are {', '.join(sorted(_SETTINGS))}")
+    given = {**settings, **{name: value for name, value in options.items() if value is not None}}
+    return partial(Episode, env, evaluator, **given), given.get("init") is not None
+
+
+def _persistently(judge: Callable[[], T]) -> T:
+    """Judge; again, where the machine failed, unless it may still be at it."""
+    for pause_s in JUDGE_PAUSES_S:
+        try:
+            return judging.shared().call(judge)
+        except judging.Overdue:
+            raise
+        except InfrastructureError:
+            time.sleep(pause_s)
+    return judging.shared().call(judge)
+
+
+async def _apersistently(judge: Callable[[], T]) -> T:
+    """Judge without blocking the event loop; see `_persistently`."""
+    for pause_s in JUDGE_PAUSES_S:
+        try:
+            return await judging.shared().acall(judge)
+        except judging.Overdue:
+            raise
+        except InfrastructureError:
+            await asyncio.sleep(pause_s)
+    return await judging.shared().acall(judge)
 
 
 def dataset_rows(split: str = "train", envs: Sequence[str] | None = None) -> list[dict[str, Any]]:

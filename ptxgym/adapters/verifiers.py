@@ -85,7 +85,7 @@ class KernelEnv(vf.Env[KernelEnvConfig]):  # type: ignore[misc]
         """
         row = {"env": task.data.env, "options": task.data.options}
         evaluator = self.evaluator or Evaluator.shared()
-        rollout = await asyncio.to_thread(Rollout.of_row, row, evaluator)
+        rollout = await Rollout.aof_row(row, evaluator)
         message = await asyncio.to_thread(rollout.opening)
         async with agents.agent.interaction(task) as interaction:
             while not (segment := await interaction.turn(message)).terminated:

@@ -24,6 +24,10 @@ except ImportError as error:
     raise missing("verl", "this adapter needs", "verl") from error
 
 
+NEWEST = "max_global_steps"
+"""Where verl's servers say which version of the weights wrote an answer."""
+
+
 @register("ptxgym")
 class KernelAgentLoop(AgentLoopBase):  # type: ignore[misc]
     """Plays one episode; a row's columns `env` and `options` say which, `agent_name` is `ptxgym`."""
@@ -38,16 +42,20 @@ class KernelAgentLoop(AgentLoopBase):  # type: ignore[misc]
             UsageError: if the row has no environment, or the tokenizer no chat template that only appends.
             InfrastructureError: if the machine keeps failing; the rollout has no reward.
         """
-        rollout = await asyncio.to_thread(Rollout.of_row, row, self.evaluator or Evaluator.shared())
+        rollout = await Rollout.aof_row(row, self.evaluator or Evaluator.shared())
         play = await asyncio.to_thread(Conversation, rollout, "", self.tokenizer, self.rollout_config.response_length)
         request = uuid4().hex  # one for all turns: the server finds their common prefix in its cache
-        sampled = True
+        sampled, about = True, dict[str, Any]()
         while play.open:
             said = await self.server_manager.generate(
                 request_id=request, prompt_ids=play.ids, sampling_params=sampling_params
             )
             sampled = sampled and said.log_probs is not None
-            await play.answer((said.token_ids, said.log_probs or [0.0] * len(said.token_ids)))
+            newest = {NEWEST: said.extra_fields[NEWEST]} if NEWEST in said.extra_fields else {}
+            about = {**said.extra_fields, **about, **newest}  # as verl's own loops: of the first turn, but the newest
+            await play.answer(
+                (said.token_ids, said.log_probs or [0.0] * len(said.token_ids)), policy=str(newest.get(NEWEST, ""))
+            )
         if rollout.lost:
             raise InfrastructureError(f"a rollout of {play.member.task} has no reward: {rollout.lost}")
         member = rollout.member
@@ -59,5 +67,10 @@ class KernelAgentLoop(AgentLoopBase):  # type: ignore[misc]
             reward_score=rollout.reward,
             num_turns=2 * len(member.texts),
             metrics=AgentLoopMetrics(),
-            extra_fields={"ptxgym": rollout.metrics, "circumstances": dict(member.circumstances)},
+            extra_fields={
+                **about,
+                "ptxgym": rollout.metrics,
+                "circumstances": dict(member.circumstances),
+                "policies": member.policies,
+            },
         )

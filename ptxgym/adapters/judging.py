@@ -1,0 +1,180 @@
+"""Where the evaluations of many rollouts run: threads of their own, some at once, each up to a deadline.
+
+asyncio's default pool is a handful of threads for everybody, and a loop that ends waits for all of them: evaluations
+that never end would starve every other rollout of the process, and then keep it alive. Here a call that is not over by
+its deadline gives up its place. Its thread cannot be ended from outside and goes on, but nothing waits for it any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextvars import Context, copy_context
+from typing import Any, Generic, TypeVar
+
+from ptxgym.errors import InfrastructureError, UsageError
+
+T = TypeVar("T")
+
+DEADLINE_S = 900.0
+"""Longest that an evaluation may take once it has begun. The stages have limits of their own, which are shorter; this
+one is for what hangs in spite of them."""
+LEAST_AT_ONCE = 8
+"""An evaluation waits for a compiler, an emulator or a GPU in turn, so that few cores serve more than one each."""
+
+
+class Overdue(InfrastructureError):
+    """Raised when an evaluation was not over by its deadline. It is not repeated: it may still be running."""
+
+
+class _Call(Generic[T]):
+    """Something to run, and where it stands."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self.work = work
+        self.context: Context = copy_context()
+        self.begun: Future[None] = Future()
+        self.ended: Future[T] = Future()
+        self.placed = False
+        """Whether it takes one of the places."""
+
+
+class Judging:
+    """Runs calls in threads, some at once and the others in the order in which they came."""
+
+    def __init__(self, at_once: int | None = None, deadline_s: float = DEADLINE_S) -> None:
+        """Make it; no thread is started yet.
+
+        Args:
+            at_once: Calls that run at the same time; by default as many as there are cores, and at least 8.
+            deadline_s: Longest that each may take, waiting not included.
+
+        Raises:
+            UsageError: if either is not positive.
+        """
+        if at_once is not None and at_once < 1:
+            raise UsageError(f"at_once must be at least 1, not {at_once}: nothing would ever be judged")
+        if deadline_s <= 0:
+            raise UsageError(f"deadline_s must be positive, not {deadline_s}: nothing would ever be judged in time")
+        self._at_once = self._free = at_once or max(LEAST_AT_ONCE, len(os.sched_getaffinity(0)))
+        self._deadline_s = deadline_s
+        self._waiting: deque[_Call[Any]] = deque()
+        self._lock = threading.Lock()
+
+    def like(self) -> Judging:
+        """Return another with the same settings."""
+        return Judging(self._at_once, self._deadline_s)
+
+    def call(self, work: Callable[[], T]) -> T:
+        """Run `work` in a thread and return what it returns.
+
+        Raises:
+            Overdue: if it was not over by the deadline.
+        """
+        call = self._queued(work)
+        try:
+            call.begun.result()
+            return call.ended.result(self._deadline_s)
+        except TimeoutError:
+            return self._late(call)
+        finally:
+            self._leave(call)
+
+    async def acall(self, work: Callable[[], T]) -> T:
+        """Run `work` in a thread without blocking the event loop; see `call`."""
+        call = self._queued(work)
+        try:
+            await asyncio.wrap_future(call.begun)
+            return await asyncio.wait_for(asyncio.wrap_future(call.ended), self._deadline_s)
+        except TimeoutError:
+            return self._late(call)
+        finally:
+            self._leave(call)
+
+    def _late(self, call: _Call[T]) -> T:
+        """Return, or raise, what a call came to after all: it may have raised a TimeoutError of its own."""
+        if call.ended.done():
+            return call.ended.result()
+        raise Overdue(
+            f"an evaluation was not over after {self._deadline_s:g} s, and is no longer waited for; if the machine is "
+            "only slow, allow more by ptxgym.adapters.judging.configure(deadline_s=…)"
+        )
+
+    def _queued(self, work: Callable[[], T]) -> _Call[T]:
+        call = _Call(work)
+        with self._lock:
+            self._waiting.append(call)
+        self._begin_next()
+        return call
+
+    def _begin_next(self) -> None:
+        """Begin waiting calls for as long as there are places."""
+        while (call := self._next()) is not None:
+            thread = threading.Thread(target=self._run, args=(call,), name="ptxgym-judging", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                call.begun.set_exception(InfrastructureError(f"no thread could be started for an evaluation: {error}"))
+                self._vacate(call)
+            else:
+                call.begun.set_result(None)
+
+    def _next(self) -> _Call[Any] | None:
+        with self._lock:
+            while self._free and self._waiting:
+                call = self._waiting.popleft()
+                if call.begun.set_running_or_notify_cancel():  # else nobody waits for it any more
+                    self._free -= 1
+                    call.placed = True
+                    return call
+        return None
+
+    def _run(self, call: _Call[Any]) -> None:
+        call.ended.set_running_or_notify_cancel()  # from here on a waiter that leaves cannot cancel it
+        try:
+            result = call.context.run(call.work)
+        except BaseException as error:
+            call.ended.set_exception(error)
+        else:
+            call.ended.set_result(result)
+        self._leave(call)
+
+    def _leave(self, call: _Call[Any]) -> None:
+        """Give back a call's place, at its end or when nobody waits for it any more, and begin the next."""
+        self._vacate(call)
+        self._begin_next()
+
+    def _vacate(self, call: _Call[Any]) -> None:
+        with self._lock:
+            if call.placed:
+                call.placed = False
+                self._free += 1
+            elif call in self._waiting:
+                self._waiting.remove(call)
+
+
+def shared() -> Judging:
+    """Return this process's: all rollouts share it."""
+    return _SHARED[-1]
+
+
+def configure(*, at_once: int | None = None, deadline_s: float = DEADLINE_S) -> None:
+    """Replace this process's, for evaluations that begin from here on; see `Judging`.
+
+    Raises:
+        UsageError: if a value is not positive.
+    """
+    _SHARED[:] = [Judging(at_once, deadline_s)]
+
+
+def _renew() -> None:
+    """Begin anew in a forked process, with the same settings: the parent's threads are not there."""
+    _SHARED[:] = [_SHARED[-1].like()]
+
+
+_SHARED = [Judging()]
+os.register_at_fork(after_in_child=_renew)

@@ -1,0 +1,242 @@
+"""Many rollouts at once: places, deadlines, and evaluations that never end."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from ptxgym.adapters import judging
+from ptxgym.adapters.group import group_advantages, group_rewards
+from ptxgym.adapters.judging import Judging, Overdue
+from ptxgym.adapters.rollout import Rollout
+from ptxgym.agent.prompting import fenced
+from ptxgym.errors import InfrastructureError, UsageError
+from ptxgym.evaluator import Evaluator
+from ptxgym.task import Task
+from ptxgym.verdict import Status, Verdict
+from tests.fixit.scripted import naive
+from tests.store.samples import verdict
+
+MANY = 512
+WEDGED = "never ends"
+ROW = {"env": "PTX-Gemm-H100", "options": {"variant": "k64", "turns": 2}}
+TASK_TIME_S = 30.0
+"""For what cannot be late: the test's own limit ends it."""
+
+
+class Wedging(Evaluator):
+    """Hangs on the wedged text for as long as `release` is not set; of others it reads the verdict in the text."""
+
+    def __init__(self, release: threading.Event) -> None:
+        super().__init__("emulator", secret="s")
+        self.release = release
+        self.running = Counter[str]()
+        self.most = 0
+        self.lock = threading.Lock()
+
+    def evaluate(
+        self,
+        text: str,
+        task: Task | str,
+        arch: str = "h100",
+        workload: str | None = None,
+        *,
+        variant: str | None = None,
+    ) -> Verdict:
+        with self.lock:
+            self.running["now"] += 1
+            self.most = max(self.most, self.running["now"])
+        try:
+            if WEDGED in text:
+                self.release.wait()
+            return self.verdict(text, task, arch, workload, variant)
+        finally:
+            with self.lock:
+                self.running["now"] -= 1
+
+    def verdict(self, text: str, task: Task | str, arch: str, workload: str | None, variant: str | None) -> Verdict:
+        found = verdict(Status.OK, target="target" in text)
+        known = hashlib.sha256(text.encode()).hexdigest()
+        return found.model_copy(update={"provenance": found.provenance.model_copy(update={"source_sha256": known})})
+
+
+@pytest.fixture
+def release() -> Iterator[threading.Event]:
+    """Ends what is wedged at the end of the test."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+@pytest.fixture
+def settings() -> Iterator[Callable[..., None]]:
+    """`configure`, undone after the test."""
+    before = judging.shared()
+    yield judging.configure
+    judging._SHARED[:] = [before]
+
+
+async def played(rollout: Rollout, *answers: str) -> str:
+    """Play as an asynchronous adapter does; return what became of it."""
+    for answer in answers:
+        try:
+            await rollout.aanswer(answer)
+        except InfrastructureError as error:
+            return type(error).__name__
+    return "played"
+
+
+@pytest.mark.parametrize(("at_once", "wedges"), [(8, 1), (2, 2)])
+def test_of_512_rollouts_none_waits_for_an_evaluation_that_never_ends(
+    release: threading.Event, settings: Callable[..., None], at_once: int, wedges: int
+) -> None:
+    """The wedged come first and take every place, or one of eight; the others end while these still hang."""
+    settings(at_once=at_once, deadline_s=0.5)
+    evaluator = Wedging(release)
+
+    async def play() -> tuple[list[Rollout], list[str]]:
+        rollouts = [await Rollout.aof_row(ROW, evaluator) for _ in range(MANY)]
+        scripts = [
+            (fenced(WEDGED),) if at < wedges else (fenced(f"kernel {at}"), fenced(f"target {at}")) for at in range(MANY)
+        ]
+        ended = await asyncio.gather(*(played(*each) for each in zip_star(rollouts, scripts)))
+        assert not release.is_set()  # what hung still hangs
+        return rollouts, ended
+
+    rollouts, ended = asyncio.run(play())  # whose end waits for no thread of ours
+    assert ended == ["Overdue"] * wedges + ["played"] * (MANY - wedges)
+    assert all("was not over after 0.5 s" in rollout.lost for rollout in rollouts[:wedges])
+    rewards = group_rewards([rollout.member for rollout in rollouts])
+    assert rewards[:wedges] == [None] * wedges and rewards[wedges:] == pytest.approx([0.5] * (MANY - wedges))
+    assert group_advantages(rewards)[wedges:] == group_advantages(rewards[wedges:])
+    assert evaluator.most <= at_once + wedges
+
+
+def zip_star(rollouts: list[Rollout], scripts: list[tuple[str, ...]]) -> Iterator[tuple[Rollout | str, ...]]:
+    for rollout, script in zip(rollouts, scripts, strict=True):
+        yield rollout, *script
+
+
+class RealButFor(Wedging):
+    """Judges on the emulator, but hangs on the wedged text."""
+
+    def verdict(self, text: str, task: Task | str, arch: str, workload: str | None, variant: str | None) -> Verdict:
+        return Evaluator.evaluate(self, text, task, arch, workload, variant=variant)
+
+
+def test_the_same_with_the_emulator(release: threading.Event, settings: Callable[..., None]) -> None:
+    settings(at_once=8, deadline_s=TASK_TIME_S)
+    with RealButFor(release) as evaluator:
+        first = Rollout.of_row(ROW, evaluator)
+        right = fenced(naive("k64"))
+        assert first.answer(right).score == 0.2  # now the text's verdict is known
+        settings(at_once=8, deadline_s=2.0)
+
+        async def play() -> tuple[list[Rollout], list[str]]:
+            rollouts = [await Rollout.aof_row(ROW, evaluator) for _ in range(MANY)]
+            answers = [fenced(WEDGED), *[right] * (MANY - 1)]
+            ended = await asyncio.gather(*map(played, rollouts, answers))
+            assert not release.is_set()
+            return rollouts, ended
+
+        rollouts, ended = asyncio.run(play())
+        assert ended == ["Overdue", *["played"] * (MANY - 1)]
+        assert group_rewards([each.member for each in rollouts]) == [None, *[first.reward] * (MANY - 1)]
+        release.set()
+
+
+def test_synchronous_rollouts_have_the_same_deadline(release: threading.Event, settings: Callable[..., None]) -> None:
+    settings(at_once=1, deadline_s=0.2)
+    evaluator = Wedging(release)
+    lost, sibling = (Rollout.of_row(ROW, evaluator) for _ in range(2))
+    with pytest.raises(Overdue, match=r"not over after 0\.2 s"):
+        lost.answer(fenced(WEDGED))
+    assert lost.reward is None and lost.metrics == {"lost": 1.0}
+    settings(at_once=1, deadline_s=TASK_TIME_S)
+    assert sibling.answer(fenced("kernel")).score == 0.2
+
+
+def test_a_kernel_to_start_from_has_the_deadline_too(release: threading.Event, settings: Callable[..., None]) -> None:
+    settings(at_once=1, deadline_s=0.2)
+    row = {**ROW, "options": {**ROW["options"], "init": WEDGED}}  # type: ignore[dict-item]
+    with pytest.raises(Overdue):
+        Rollout.of_row(row, Wedging(release))
+    with pytest.raises(Overdue):
+        asyncio.run(Rollout.aof_row(row, Wedging(release)))
+
+
+def test_calls_begin_in_order_and_no_more_than_there_are_places() -> None:
+    bench, begun, go = Judging(at_once=2, deadline_s=TASK_TIME_S), list[int](), threading.Semaphore(0)
+
+    def work(number: int) -> int:
+        begun.append(number)
+        go.acquire()
+        return number
+
+    async def run() -> list[int]:
+        tasks = [asyncio.create_task(bench.acall(lambda at=at: work(at))) for at in range(6)]  # type: ignore[misc]
+        seen = []
+        for _ in range(6):
+            while len(begun) < min(6, len(seen) + 2):
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(0.01)
+            assert sorted(begun) == list(range(min(6, len(seen) + 2)))
+            go.release()
+            seen.append(0)
+            while sum(task.done() for task in tasks) < len(seen):
+                await asyncio.sleep(0.001)
+        return await asyncio.gather(*tasks)
+
+    assert asyncio.run(run()) == list(range(6))
+
+
+def test_who_stops_waiting_gives_back_the_place(release: threading.Event) -> None:
+    bench = Judging(at_once=1, deadline_s=TASK_TIME_S)
+
+    async def run() -> str:
+        hanging, waiting = (asyncio.create_task(bench.acall(release.wait)) for _ in range(2))
+        await asyncio.sleep(0.01)
+        for task in (waiting, hanging):
+            task.cancel()
+        await asyncio.gather(hanging, waiting, return_exceptions=True)
+        return await bench.acall(lambda: "judged")
+
+    assert asyncio.run(run()) == "judged"
+
+
+def test_what_is_raised_is_raised_and_an_own_timeout_is_no_deadline() -> None:
+    bench = Judging(deadline_s=TASK_TIME_S)
+
+    def fail() -> None:
+        raise TimeoutError("of its own")
+
+    with pytest.raises(TimeoutError, match="of its own") as raised:
+        bench.call(fail)
+    assert not isinstance(raised.value, Overdue)
+    with pytest.raises(TimeoutError, match="of its own"):
+        asyncio.run(bench.acall(fail))
+
+
+def test_without_threads_the_machine_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Judging(at_once=1)
+
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(InfrastructureError, match="can't start new thread"):
+            bench.call(lambda: 1)
+    assert bench.call(lambda: 1) == 1
+
+
+def test_limits_that_let_nothing_through_are_refused() -> None:
+    with pytest.raises(UsageError, match="at_once must be at least 1, not 0"):
+        Judging(at_once=0)
+    with pytest.raises(UsageError, match="deadline_s must be positive, not 0"):
+        judging.configure(deadline_s=0)
