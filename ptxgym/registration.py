@@ -13,6 +13,8 @@ from ptxgym import content
 from ptxgym.errors import ContentError, UnknownNameError
 
 ENTRY_POINT = "ptxgym.env:KernelEnv"
+VECTOR_ENTRY_POINT = "ptxgym.vector:KernelVectorEnv"
+"""What `gym.make_vec` makes where no mode is given."""
 
 
 def pinned_id(name: str, revision: int) -> str:
@@ -32,7 +34,13 @@ def register_envs() -> None:
     fresh = {name: _revision(path) for name, path in content.find("envs").items() if name not in gym.registry}
     for name, revision in fresh.items():
         for env_id in (name, pinned_id(name, revision)):
-            gym.register(id=env_id, entry_point=ENTRY_POINT, nondeterministic=True, kwargs={"env": name})
+            gym.register(
+                id=env_id,
+                entry_point=ENTRY_POINT,
+                vector_entry_point=VECTOR_ENTRY_POINT,
+                nondeterministic=True,
+                kwargs={"env": name},
+            )
 
 
 def register_at_import() -> None:

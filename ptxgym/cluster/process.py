@@ -70,7 +70,9 @@ class WorkerProcess:
         self._numbers = itertools.count()
         self._mutex = threading.Lock()
         self._waiting: dict[int, Future[Any]] = {}
-        self._gone: WorkerGone | None = None
+        self._ended_by: WorkerGone | None = None
+        self.gone: Future[str] = Future()
+        """Resolved when the process has ended: why."""
         ready: Future[Description] = self._ask("begin", config)
         reader = threading.Thread(
             target=_listen,
@@ -108,8 +110,8 @@ class WorkerProcess:
     def _ask(self, what: str, argument: object) -> Future[Any]:
         answer: Future[Any] = Future()
         with self._mutex:
-            if self._gone is not None:
-                answer.set_exception(self._gone)
+            if self._ended_by is not None:
+                answer.set_exception(self._ended_by)
                 return answer
             number = next(self._numbers)
             self._waiting[number] = answer
@@ -130,10 +132,11 @@ class WorkerProcess:
     def _ended(self, how: str) -> None:
         error = WorkerGone(f"worker {self.name} ended: {how}")
         with self._mutex:
-            self._gone = error
+            self._ended_by = error
             waiting, self._waiting = list(self._waiting.values()), {}
         for answer in waiting:
             answer.set_exception(error)
+        self.gone.set_result(str(error))
 
 
 def _listen(

@@ -60,6 +60,10 @@ class Host:
             step = replace(step, handover=replace(step.handover, files=files))
         return _tried(lambda: self._process.run(step).result())
 
+    def ended(self) -> str:
+        """Return when the worker process has ended: why."""
+        return self._process.gone.result()
+
     def probe(self) -> Exception | None:
         """Try the GPU."""
         return _tried(lambda: self._process.probe().result())
@@ -81,6 +85,9 @@ class RayWorker:
         """Wrap an actor that has described itself."""
         self.name, self.description, self.place = name, description, description.place
         self._actor = actor
+        self.gone: Future[str] = Future()
+        """Resolved when the actor, or the process that it holds, has ended: why."""
+        _later(actor.ended.remote(), name, str).add_done_callback(self._ended)
 
     def run(self, step: Step) -> Future[Outcome]:
         """Do a step; see `work.Worker`."""
@@ -95,6 +102,9 @@ class RayWorker:
     def probe(self) -> Future[None]:
         """Try the GPU; see `work.Worker`."""
         return _later(self._actor.probe.remote(), self.name, _value)
+
+    def _ended(self, done: Future[str]) -> None:
+        self.gone.set_result(str(done.exception() or done.result()))
 
     def kill(self) -> None:
         """End the actor; its worker process ends with it."""
@@ -147,7 +157,7 @@ class RayBackend:
         """Start an actor; see `Backend.hire`."""
         name = f"{role.name} #{next(self._numbers)}"
         options: dict[str, Any] = {
-            "num_cpus": 1, "max_restarts": 0, "max_task_retries": 0, "max_concurrency": role.slots + 2,
+            "num_cpus": 1, "max_restarts": 0, "max_task_retries": 0, "max_concurrency": role.slots + 3,
         }  # fmt: skip
         if role.accelerator:
             options |= {"num_gpus": 1, "num_cpus": 0, "accelerator_type": role.accelerator}

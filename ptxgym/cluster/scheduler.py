@@ -383,6 +383,7 @@ class Scheduler:
             hand = Hand(role, done.result(), now)
             self._hands.append(hand)
             self.counters["hired"] += 1
+            _then(hand.worker.gone, self._post, functools.partial(self._left, hand))
             if Kind.MEASURE in role.kinds:
                 self._probe(hand)
         elif isinstance(error, InfrastructureError):
@@ -410,6 +411,7 @@ class Scheduler:
         if hand not in self._hands:
             return
         self.counters["deaths"] += 1
+        hand.worker.kill()  # of an actor, only what it holds may have ended
         aboard = self._vacate(hand, str(error), now)
         for job in aboard:
             if len(aboard) == 1:
@@ -419,6 +421,11 @@ class Scheduler:
             else:
                 job.alone, job.avoid = True, hand.worker.place
                 self.counters["retries"] += 1
+
+    def _left(self, hand: Hand, done: Future[str]) -> None:
+        """Take that a worker has ended, which its steps may not have told, or it had none."""
+        self._lost(hand, WorkerGone(done.result()), self._clock())
+        self.advance()
 
     def _vacate(self, hand: Hand, trouble: str, now: float) -> list[Job]:
         """Take a worker off the fleet; return what it was doing for somebody."""

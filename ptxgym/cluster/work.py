@@ -68,6 +68,8 @@ class Worker(Protocol):
     name: str
     place: str
     """Node, and GPU where it has one; where a step failed, a retry prefers another."""
+    gone: Future[str]
+    """Resolved when it has ended, idle or not: why."""
 
     def run(self, step: Step) -> Future[Outcome]:
         """Do a step.

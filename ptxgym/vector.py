@@ -1,0 +1,162 @@
+"""`KernelVectorEnv`: many episodes at once over the evaluation service, as one Gymnasium vector environment.
+
+`gym.make_vec(id, num_envs=n)` makes it. Order, seeds and autoreset are those of `SyncVectorEnv`, whose code collects
+what this class has begun: every sub-environment steps on a thread of its own, and waits there for its verdict.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector.utils import iterate
+
+from ptxgym.cluster.service import EvaluationService, asking
+from ptxgym.device.cuda.model import Tier
+from ptxgym.env import KernelEnv, Observation
+from ptxgym.errors import UsageError
+from ptxgym.evaluator import Evaluator
+
+_Result = Any
+"""What a step or a reset returns."""
+
+
+class KernelVectorEnv(SyncVectorEnv):
+    """`num_envs` environments of one id that share builds, verdicts, CPU cores and GPUs.
+
+    Spaces are those of `KernelEnv`, batched: observations hold tuples of texts and arrays of numbers. Equal texts are
+    evaluated once. An evaluation that takes longer than `deadline_s` truncates its own environment, with
+    `reward_valid` False in its info, and holds up the others no longer than that.
+
+    Example:
+        >>> envs = gym.make_vec("PTX-Gemm-H100", num_envs=8)                   # doctest: +SKIP
+        >>> observations, infos = envs.reset(seed=0)                           # doctest: +SKIP
+        >>> observations, rewards, terminated, truncated, infos = envs.step(texts)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        *,
+        env: str,
+        device: str = "auto",
+        tier: Tier = "standard",
+        evaluator: Evaluator | None = None,
+        deadline_s: float | None = None,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        **overrides: Any,
+    ) -> None:
+        """Make the environments; workers start with the first step.
+
+        Args:
+            num_envs: How many.
+            env: Plain or pinned id of a file of `envs/`.
+            device: `auto`, `emulator` or `cuda`.
+            tier: How a GPU measures.
+            evaluator: Instead of this process's local service: an `EvaluationService` on Ray, or a plain `Evaluator`.
+            deadline_s: How long one evaluation is waited for, queues included; by default the service's own.
+            autoreset_mode: As Gymnasium has it: `NextStep`, `SameStep` or `Disabled`.
+            **overrides: Of `KernelEnv`, such as `turns` or `reward`, for all environments.
+
+        Raises:
+            UnknownNameError: if there is no such environment, variant or reward.
+            UsageError: if a value is not acceptable.
+        """
+        if num_envs < 1:
+            raise UsageError(f"num_envs must be at least 1, not {num_envs}")
+        if deadline_s is not None and not deadline_s > 0:
+            raise UsageError(f"deadline_s must be positive, not {deadline_s}")
+        service = evaluator if evaluator is not None else EvaluationService.shared(device, tier)
+        self.evaluator: Evaluator | None = service
+
+        def make() -> _Ahead:
+            return _Ahead(KernelEnv(env, evaluator=service, **overrides), deadline_s)
+
+        super().__init__([make] * num_envs, autoreset_mode=autoreset_mode)
+        self.env_fns = ()  # they would hold the service beyond `close`
+
+    def step(self, actions: Any) -> Any:
+        """Judge one text per environment; see `KernelEnv.step`.
+
+        Environments whose episode was over are reset instead, where Gymnasium's autoreset mode says so.
+        """
+        ahead: list[_Ahead] = list(self.envs)  # type: ignore[arg-type]  # what `make` made
+        reset_next = self.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
+        for env, action in zip(ahead, iterate(self.action_space, actions), strict=True):
+            env.begin(action, reset=reset_next and env.over)
+        try:
+            return super().step(actions)
+        except Exception:
+            for env in ahead:
+                env.settle()
+            raise
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Close the environments, and let go of the service."""
+        super().close_extras(**kwargs)
+        self.evaluator = None
+
+
+class _Ahead(gym.Wrapper[Observation, str, Observation, str]):
+    """Steps and resets on a thread of its own, before it is asked for what comes of it."""
+
+    def __init__(self, env: KernelEnv, deadline_s: float | None) -> None:
+        super().__init__(env)
+        self._kernel_env = env
+        self._deadline_s = deadline_s
+        self._begun: Future[_Result] | None = None
+        self.over = False
+        """Whether the episode has ended."""
+
+    def begin(self, action: str, *, reset: bool) -> None:
+        """Begin a step, or the reset that comes in its place."""
+        self._begun = _started((lambda: self._reset(None, None)) if reset else (lambda: self._step(action)))
+
+    def settle(self) -> None:
+        """Wait for what was begun, whatever came of it."""
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            begun.exception()
+
+    def step(self, action: str) -> Any:
+        """Return what came of the step that was begun."""
+        result = self._step(action) if (begun := self._taken()) is None else begun.result()
+        self.over = bool(result[2] or result[3])
+        return result
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """Return what came of the reset that was begun; reset here where none was."""
+        self.over = False
+        begun = self._taken()
+        return self._reset(seed, options) if begun is None else begun.result()
+
+    def _taken(self) -> Future[_Result] | None:
+        begun, self._begun = self._begun, None
+        return begun
+
+    def _step(self, action: str) -> _Result:
+        started = bool(self._kernel_env.episode.turns)
+        with asking(started=started, deadline_s=self._deadline_s):
+            return self._kernel_env.step(action)
+
+    def _reset(self, seed: int | None, options: dict[str, Any] | None) -> _Result:
+        with asking(deadline_s=self._deadline_s):
+            return self._kernel_env.reset(seed=seed, options=options)
+
+
+def _started(function: Callable[[], _Result]) -> Future[_Result]:
+    """Call a function on a daemon thread: one that waits for a verdict does not keep the process from ending."""
+    future: Future[_Result] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="ptxgym-env", daemon=True).start()
+    return future
