@@ -13,7 +13,7 @@ from ptxgym.agent.answer import Answer
 from ptxgym.agent.config import Limits, OpenAIConfig
 from ptxgym.agent.prompting import Prompting
 from ptxgym.agent.protocol import ModelError, Reply, TurnContext
-from ptxgym.agent.trouble import BrokenAnswer, FailedCall, Pace, failures, understand
+from ptxgym.agent.trouble import BrokenAnswer, FailedCall, Pace, WebPage, failures, understand
 from ptxgym.errors import UsageError
 from ptxgym.store.records import Message, Usage
 
@@ -89,6 +89,8 @@ class ChatAgent:
         )
         async with client, asyncio.timeout(limits.timeout_s):
             came = await client.chat.completions.create(**body)
+            if _is_page(came):
+                raise WebPage("the answer is a web page, no chat completion")
             if self.config.stream:
                 async for chunk in came:
                     for piece in answer.add(chunk):
@@ -128,6 +130,14 @@ class ChatAgent:
             self._pace.hold(pause_s)
         on_trouble(f"attempt {attempt} of {limits.retries + 1} failed, the next in {pause_s:.1f} s: {trouble.why}")
         await asyncio.sleep(pause_s)
+
+
+def _is_page(came: Any) -> bool:
+    """Whether what answered is a web site; the client gives what is no JSON as a text, and streams whatever it is."""
+    if isinstance(came, str):
+        return came.lstrip().startswith("<")
+    headers = getattr(getattr(came, "response", None), "headers", {})
+    return str(headers.get("content-type", "")).startswith("text/html")
 
 
 def _endless(came: Any, streamed: bool) -> str:

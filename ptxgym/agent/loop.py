@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 
 from ptxgym.agent.events import Answered, Event, Judged, Started, Text, Trouble
 from ptxgym.agent.prompting import Exchange, Opening
-from ptxgym.agent.protocol import Agent, Identity, Reply, TurnContext
+from ptxgym.agent.protocol import Agent, Identity, NoMoreAnswers, Reply, TurnContext
+from ptxgym.agent.withheld import without_text
 from ptxgym.episode import Episode, Turn
 from ptxgym.errors import InfrastructureError, UsageError
 from ptxgym.store.records import EpisodeRecord, EpisodeStatus, Message, TurnRecord, Usage
@@ -26,7 +27,7 @@ async def run_episode(
 
     An answer without a kernel file, cut off or refused, is a turn like any other. An evaluation that the machine
     failed at is repeated twice; where that fails too, or the model's endpoint does, the episode ends as `infra` with
-    the turns played so far.
+    the turns played so far. An agent that has no more answers ends it as `done`, with what was played.
 
     Args:
         episode: Not yet begun.
@@ -35,24 +36,28 @@ async def run_episode(
         on_event: Called in the event loop's thread with all that happens; `Judged` as soon as a turn is complete.
 
     Raises:
-        UsageError: if the episode has begun, or the agent is set up wrongly.
+        UsageError: if the episode has begun, or the agent is set up wrongly or has no answer at all.
     """
     if episode.turns:
         raise UsageError(f"the episode has {len(episode.turns)} turns already; start a new one")
-    started_at, problem = _now(), ""
+    started_at, problem, ended = _now(), "", ""
     opening = await _opening(episode, identity)
     history: list[Exchange] = []
     records: list[TurnRecord] = []
-    while not episode.done and not problem:
+    while not (episode.done or problem or ended):
         try:
             record, exchange = await _play(episode, agent, identity, opening, history, on_event)
         except InfrastructureError as error:
             problem = f"{type(error).__name__}: {error}"
+        except NoMoreAnswers as error:
+            if not records:
+                raise UsageError(f"agent {agent.name}: {error}") from error
+            ended = str(error)
         else:
             records.append(record)
             history.append(exchange)
             on_event(Judged(record))
-    return _summary(episode, identity, records, started_at, problem), tuple(records)
+    return _summary(episode, identity, records, started_at, problem, ended), tuple(records)
 
 
 async def opening_messages(episode: Episode, agent: Agent, identity: Identity) -> tuple[Message, ...]:
@@ -97,6 +102,8 @@ async def _play(
     answered = time.monotonic()
     on_event(Answered(number, reply))
     turn = await _judge(episode, reply, context.on_trouble)
+    if reply.solution:
+        reply, turn = without_text(reply, turn, episode.config.feedback_bytes)
     record = TurnRecord(
         episode=identity.id,
         turn=number,
@@ -109,6 +116,7 @@ async def _play(
         model=reply.model,
         source=turn.source,
         notes=turn.notes,
+        solution=reply.solution,
         verdict=turn.verdict,
         feedback=turn.feedback,
         score=turn.score,
@@ -139,7 +147,7 @@ async def _judge(episode: Episode, reply: Reply, on_trouble: Callable[[str], Non
 
 
 def _summary(
-    episode: Episode, identity: Identity, records: list[TurnRecord], started_at: str, problem: str
+    episode: Episode, identity: Identity, records: list[TurnRecord], started_at: str, problem: str, ended: str
 ) -> EpisodeRecord:
     status: EpisodeStatus = "infra" if problem else "done"
     if not problem and records and all(record.refused for record in records):
@@ -161,6 +169,7 @@ def _summary(
         started_at=started_at,
         ended_at=_now(),
         problem=problem,
+        ended=ended,
         tags=dict(identity.tags),
     )
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from ptxgym.agent.prompting import Prompting
 from ptxgym.envs import EnvConfig
-from ptxgym.errors import InfrastructureError
+from ptxgym.errors import InfrastructureError, PtxgymError, UsageError
 from ptxgym.store.records import Message, TokenTrace, Usage
 from ptxgym.task import Task
 from ptxgym.verdict import Verdict
@@ -16,6 +16,20 @@ from ptxgym.verdict import Verdict
 
 class ModelError(InfrastructureError):
     """Raised when a model's endpoint gave no answer, after all retries; the message says what it did instead."""
+
+
+class NoMoreAnswers(PtxgymError):
+    """Raised when an agent has nothing to hand in for a turn after the first; the episode ends there, as played."""
+
+
+class MissingSetting(UsageError):
+    """Raised when an agent needs a setting that nothing gives it a value for; callers say how theirs is given."""
+
+    def __init__(self, agent: str, setting: str, why: str, example: str) -> None:
+        super().__init__(f"agent {agent}: set `{setting}` {why}")
+        self.setting = setting
+        self.example = example
+        """A value such as it might have."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +51,8 @@ class Reply:
     """Calls until one was answered."""
     refused: bool = False
     """Whether the model, or a filter of its provider, would not answer."""
+    solution: str = ""
+    """Name of the task's proven solution that this is; its text is judged and not put on record."""
 
 
 @dataclass(frozen=True)
@@ -106,8 +122,21 @@ class Agent(Protocol):
 
         Raises:
             ModelError: if there is no answer to be had, after the agent's own retries.
+            NoMoreAnswers: if it has none for this turn and had one for the turns before.
             UsageError: if the agent is set up wrongly: a missing key, an unknown model.
         """
 
     def describe(self) -> dict[str, object]:
         """Return the resolved settings without secrets, in JSON's types, with hashes of the templates."""
+
+
+@runtime_checkable
+class Checking(Protocol):
+    """An agent that can tell beforehand which episodes it has an answer for."""
+
+    def check(self, identity: Identity, task: Task, arch: str) -> None:
+        """Accept an episode.
+
+        Raises:
+            UsageError: if there is no answer to its first turn.
+        """

@@ -10,9 +10,10 @@ from pydantic import BaseModel
 
 from ptxgym.agent.config import ReplayConfig
 from ptxgym.agent.prompting import Prompting, fenced
-from ptxgym.agent.protocol import Identity, Reply, TurnContext
+from ptxgym.agent.protocol import Identity, MissingSetting, NoMoreAnswers, Reply, TurnContext
 from ptxgym.errors import UsageError
 from ptxgym.store.records import Message, Usage
+from ptxgym.task import Task
 
 TURNS = "turns.jsonl"
 
@@ -27,6 +28,7 @@ class _Recorded(BaseModel):
     finish_reason: str = ""
     refused: bool = False
     model: str = ""
+    solution: str = ""
 
 
 class ReplayAgent:
@@ -41,10 +43,8 @@ class ReplayAgent:
             UsageError: if its path is missing or no folder of answers.
         """
         if config.path is None:
-            raise UsageError(
-                f"agent {config.name}: set `path` to a run's folder or to a folder of answers (*.md, *.cu), "
-                "such as with --set path=runs/first"
-            )
+            where = "to a run's folder or to a folder of answers (*.md, *.cu)"
+            raise MissingSetting(config.name, "path", where, "runs/first")
         self.config = config
         self.name = config.name
         self._path = config.path.expanduser()
@@ -59,26 +59,46 @@ class ReplayAgent:
         """Repeat the answer of the turn with the same number.
 
         Raises:
-            UsageError: if none was recorded.
+            NoMoreAnswers: if fewer turns were recorded.
+            UsageError: if none was recorded, or answers of several episodes.
         """
-        return self._recorded(turn) if self._run else self._file(turn)
+        if not self._run:
+            return self._file(turn.number)
+        played = self._episode(turn.identity)
+        if turn.number not in played:
+            raise NoMoreAnswers(f"{self._path} has no answer for turn {turn.number}")
+        found = played[turn.number]
+        return Reply(
+            found.response,
+            reasoning=found.reasoning,
+            finish_reason=found.finish_reason,
+            model=found.model,
+            refused=found.refused,
+            usage=Usage(cost_usd=0.0),
+        )
+
+    def check(self, identity: Identity, task: Task, arch: str) -> None:
+        """Accept an episode.
+
+        Raises:
+            UsageError: if no answer to its first turn was recorded, or several.
+        """
+        if self._run:
+            self._episode(identity)
 
     def describe(self) -> dict[str, Any]:
         """Return the settings."""
         return self.config.model_dump(mode="json")
 
-    def _file(self, turn: TurnContext) -> Reply:
-        if turn.number > len(self._files):
-            raise UsageError(
-                f"agent {self.name}: {self._path} holds {len(self._files)} answers, none for turn {turn.number}; "
-                f"play {len(self._files)} turns"
-            )
-        file = self._files[turn.number - 1]
+    def _file(self, number: int) -> Reply:
+        if number > len(self._files):
+            raise NoMoreAnswers(f"{self._path} holds {len(self._files)} answers, none for turn {number}")
+        file = self._files[number - 1]
         text = file.read_text(encoding="utf-8", errors="replace")
         return Reply(fenced(text) + "\n" if file.suffix == ".cu" else text, model=self.name, usage=Usage(cost_usd=0.0))
 
-    def _recorded(self, turn: TurnContext) -> Reply:
-        wanted = turn.identity
+    def _episode(self, wanted: Identity) -> dict[int, _Recorded]:
+        """Return the turns of the one episode like `wanted`, by number."""
         alike = [found for found in self._lines() if _same(found.episode, wanted)]
         alike = [found for found in alike if _arm(found.episode) == wanted.arm] or alike
         if len(episodes := sorted({found.episode for found in alike})) > 1:  # answers of two must not become one
@@ -86,17 +106,15 @@ class ReplayAgent:
                 f"agent {self.name}: {self._path} has several episodes like {wanted.id}: {', '.join(episodes)}; repeat "
                 "a run of one agent, or put the answers of one episode into a folder of files"
             )
-        for found in alike:
-            if found.turn == turn.number:
-                return Reply(
-                    found.response,
-                    reasoning=found.reasoning,
-                    finish_reason=found.finish_reason,
-                    model=found.model,
-                    refused=found.refused,
-                    usage=Usage(cost_usd=0.0),
-                )
-        raise UsageError(f"agent {self.name}: {self._path} has no turn {turn.number} of an episode like {wanted.id}")
+        played = {found.turn: found for found in alike}
+        if 1 not in played:
+            raise UsageError(f"agent {self.name}: {self._path} has no turn 1 of an episode like {wanted.id}")
+        if name := played[1].solution:
+            raise UsageError(
+                f"agent {self.name}: the answers of {episodes[0]} are the proven solution {name}, whose text is on no "
+                "record; let that agent play again"
+            )
+        return played
 
     def _lines(self) -> Iterator[_Recorded]:
         for line in (self._path / TURNS).read_bytes().splitlines(keepends=True):

@@ -1,4 +1,4 @@
-"""Agents that hand in a proven kernel of the task: the anchors of every table."""
+"""Agents that hand in a proven kernel of the task: the anchors of every table. No record holds that kernel's text."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any
 
 from ptxgym.agent.config import SolutionConfig
 from ptxgym.agent.prompting import Prompting, fenced
-from ptxgym.agent.protocol import Reply, TurnContext
+from ptxgym.agent.protocol import Identity, Reply, TurnContext
+from ptxgym.errors import UsageError
 from ptxgym.store.records import Message, Usage
-from ptxgym.task import expected, oracle
+from ptxgym.task import Solution, Task, expected, oracle
 
 
 class SolutionAgent:
@@ -27,9 +28,26 @@ class SolutionAgent:
         Raises:
             UsageError: if the task has none for the architecture (variants have no oracle), or this is no checkout.
         """
-        chosen = oracle(turn.task, turn.arch) if self.config.which == "oracle" else expected(turn.task, turn.arch)[0]
-        return Reply(fenced(turn.task.source(chosen)) + "\n", model=self.name, usage=Usage(cost_usd=0.0))
+        chosen = self._chosen(turn.task, turn.arch)
+        text = fenced(turn.task.source(chosen)) + "\n"
+        return Reply(text, model=self.name, usage=Usage(cost_usd=0.0), solution=f"{turn.task.name}/{chosen.file}")
+
+    def check(self, identity: Identity, task: Task, arch: str) -> None:
+        """Accept an episode.
+
+        Raises:
+            UsageError: if the task has no such kernel, or it is not here.
+        """
+        try:
+            task.source(self._chosen(task, arch))
+        except UsageError as error:
+            raise UsageError(
+                f"agent {self.name} cannot play {identity.env}, variant {task.variant}: {error}"
+            ) from error
 
     def describe(self) -> dict[str, Any]:
         """Return the settings."""
         return self.config.model_dump(mode="json")
+
+    def _chosen(self, task: Task, arch: str) -> Solution:
+        return oracle(task, arch) if self.config.which == "oracle" else expected(task, arch)[0]

@@ -32,6 +32,10 @@ class BrokenAnswer(Exception):
     """Raised when an endpoint's answer is no complete completion."""
 
 
+class WebPage(BrokenAnswer):
+    """Raised when what answers is a web site, not an API."""
+
+
 @dataclass(frozen=True)
 class FailedCall:
     """A failed call."""
@@ -91,6 +95,9 @@ def understand(error: Exception, endpoint: str, key: str, key_env: str, *, first
     """
     openai = extra.openai()
     message = _told(error, key)
+    if isinstance(error, WebPage) and first:
+        hint = "check base_url, which of most APIs ends in /v1"
+        return FailedCall(message, UsageError(f"{endpoint}: {message}; {hint}"))
     if isinstance(error, openai.APIStatusError):
         return _refused(error, message, endpoint, key_env, first)
     if isinstance(error, openai.APIConnectionError | TimeoutError) and not message:

@@ -95,7 +95,8 @@ class JournaledAgent:
             return known
         async with self._calls:
             reply = await self._agent.reply(asked, turn, on_text)
-        self._journal.put(turn.identity.id, turn.number, asked, reply)
+        if not reply.solution:  # costs nothing to ask again, and must not be on record
+            self._journal.put(turn.identity.id, turn.number, asked, reply)
         return reply
 
     def describe(self) -> dict[str, object]:

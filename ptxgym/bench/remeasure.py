@@ -17,6 +17,7 @@ from ptxgym.envs import load_env
 from ptxgym.errors import InfrastructureError
 from ptxgym.evaluator import Evaluator
 from ptxgym.store.records import EpisodeRecord, Remeasurement, TurnRecord
+from ptxgym.store.solutions import kernel_of, unquoted
 from ptxgym.store.writer import RunWriter
 from ptxgym.task import BASE, Task
 from ptxgym.variants import load_variant
@@ -58,16 +59,20 @@ def remeasure(
         run: Opened after its last episode ended.
         evaluator: Of epoch `EPOCH`, with the run's secret.
         limit: How many kernels are judged at once.
-        on_progress: Takes each result; None where the machine failed three times.
+        on_progress: Takes each result; None where the machine failed three times, or a proven solution is another
+            one now.
 
     Raises:
         InfrastructureError: if the records cannot be written.
     """
 
     def judge(episode: EpisodeRecord, turn: TurnRecord, task: Task, arch: str) -> None:
-        verdict = _persistent(evaluator, turn.source, task, arch)
+        source = kernel_of(turn)
+        verdict = None if source is None else _persistent(evaluator, source, task, arch)
         found = None
         if verdict is not None:
+            if turn.solution:
+                verdict = unquoted(verdict)
             now = datetime.now(UTC).isoformat(timespec="milliseconds")
             found = Remeasurement(episode=episode.id, turn=turn.turn, epoch=EPOCH, verdict=verdict, measured_at=now)
             run.remeasured(found)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from ptxgym.agent import Agent, load_agent
+from ptxgym.agent import Agent, MissingSetting, load_agent
 from ptxgym.bench.journal import RecordedEvaluator
-from ptxgym.bench.recipe import Recipe
+from ptxgym.bench.recipe import AgentSpec, Recipe
 from ptxgym.bench.remeasure import EPOCH, remeasure
 from ptxgym.bench.runner import Watcher, left, play
-from ptxgym.bench.sweep import Planned, differences, front_matter, plan
+from ptxgym.bench.sweep import Planned, differences, front_matter, plan, playable
 from ptxgym.errors import UsageError
 from ptxgym.evaluator import Evaluator
 from ptxgym.judge.conditions import run_secret
@@ -28,26 +28,26 @@ class Sweep:
         >>> stored = sweep.play()                                              # doctest: +SKIP
     """
 
-    def __init__(self, recipe: Recipe, folder: Path, *, resume: bool = False) -> None:
+    def __init__(self, recipe: Recipe, folder: Path, *, resume: bool = False, setting: str = "{label}.{key}") -> None:
         """Fix what is played, before the first answer: write the front matter, or compare with the one that is there.
 
         Args:
             recipe: What to play.
             folder: Of the run; made if it is missing.
             resume: Whether a run that is there goes on.
+            setting: How the caller's `--set` spells the setting `key` of the agent `label`, for messages.
 
         Raises:
             UnknownNameError: if the recipe names something that does not exist.
-            UsageError: if the folder holds a run and `resume` was not asked for, or the run is of another sweep.
+            UsageError: if the folder holds a run and `resume` was not asked for, the run is of another sweep, or an
+                agent lacks a setting or an answer.
         """
         self.recipe = recipe
         self.folder = folder
         begun = (folder / RUN).exists()
         if begun and not resume:
             raise UsageError(f"{folder} holds a run already; go on with --resume, or choose another folder by --out")
-        self.agents: dict[str, Agent] = {
-            agent.label: load_agent(agent.use, **agent.settings) for agent in recipe.agents
-        }
+        self.agents: dict[str, Agent] = {agent.label: _loaded(agent, setting) for agent in recipe.agents}
         self._secret = (stored_secret(folder) if begun else None) or run_secret().decode()
         with Evaluator(recipe.device, tier=recipe.tier, secret=self._secret) as evaluator:
             front = front_matter(recipe, self.agents, evaluator, self._secret)
@@ -59,7 +59,8 @@ class Sweep:
                 "choose another folder by --out"
             )
         self.record = read_record(folder)
-        self.planned: tuple[Planned, ...] = plan(recipe, self.record.canary)
+        planned = plan(recipe, self.record.canary)
+        self.planned: tuple[Planned, ...] = playable(planned, self.agents, recipe.anchors)
 
     def left(self) -> tuple[Planned, ...]:
         """Return the episodes that have not ended yet."""
@@ -69,7 +70,8 @@ class Sweep:
         """Play what is left, and return all that is on record.
 
         Raises:
-            UsageError: if an agent is set up wrongly, or another process plays the run.
+            UsageError: if an agent is set up wrongly, or another process plays the run. One without an answer on record
+                is gone then.
             InfrastructureError: if the records cannot be written; what the machine does to an episode is recorded.
         """
         limits = self.recipe.limits
@@ -84,7 +86,11 @@ class Sweep:
                 runs=limits.evaluations,
             ) as evaluator,
         ):
-            play(left(self.planned, run.stored.episodes), run, evaluator, self.agents, limits, watcher)
+            try:
+                play(left(self.planned, run.stored.episodes), run, evaluator, self.agents, limits, watcher)
+            except UsageError:
+                run.discard()
+                raise
         return read_run(self.folder)
 
     def remeasure(self, on_progress: Callable[[Remeasurement | None], None] = lambda found: None) -> StoredRun:
@@ -107,3 +113,11 @@ class Sweep:
         ):
             remeasure(run, evaluator, limits.evaluations, on_progress)
         return read_run(self.folder)
+
+
+def _loaded(spec: AgentSpec, setting: str) -> Agent:
+    try:
+        return load_agent(spec.use, **spec.settings)
+    except MissingSetting as missing:
+        given = setting.format(label=spec.label, key=missing.setting)
+        raise UsageError(f"{missing}, such as with --set {given}={missing.example}") from missing

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import ptxgym
-from ptxgym.agent import Agent, Identity
+from ptxgym.agent import Agent, Checking, Identity, opening_messages
+from ptxgym.agent.loop import prompt_sha256
 from ptxgym.bench.recipe import AgentSpec, Arm, Recipe
 from ptxgym.build import find_toolchain
 from ptxgym.envs import EnvConfig, load_env
 from ptxgym.episode import Episode
+from ptxgym.errors import UsageError
 from ptxgym.evaluator import Evaluator, emulator_revision
 from ptxgym.judge.conditions import secret_hash
 from ptxgym.judge.judge import JUDGE_REVISION
 from ptxgym.plan.record import RECORDER_REVISION
-from ptxgym.store.records import RunRecord
+from ptxgym.store.records import CANARY, RunRecord
+from ptxgym.variants import load_variant
 
 LIBRARIES = ("gymnasium", "numpy", "pydantic", "openai", "jinja2", "torch", "cupy-cuda13x")
 """Whose versions a run records, where they are installed."""
@@ -76,6 +81,30 @@ def plan(recipe: Recipe, canary: str = "") -> tuple[Planned, ...]:
     )
 
 
+def playable(planned: Iterable[Planned], agents: Mapping[str, Agent], anchors: frozenset[str]) -> tuple[Planned, ...]:
+    """Return the episodes that can be played: anchors are not, where they have nothing to hand in.
+
+    Such as the oracle on a variant; tables say that it was not played there.
+
+    Raises:
+        UsageError: if an agent that is no anchor has no answer to an episode.
+    """
+    found, refused = [], set[tuple[str, str, str]]()
+    for one in planned:
+        agent, identity = agents[one.label], one.identity
+        cell = one.label, identity.env, identity.variant
+        if isinstance(agent, Checking) and cell not in refused:
+            try:
+                agent.check(identity, load_variant(one.env.task, identity.variant), one.env.arch)
+            except UsageError:
+                if one.label not in anchors:
+                    raise
+                refused.add(cell)
+        if cell not in refused:
+            found.append(one)
+    return tuple(found)
+
+
 def front_matter(recipe: Recipe, agents: Mapping[str, Agent], evaluator: Evaluator, secret: str) -> RunRecord:
     """Return what is written before the first episode.
 
@@ -87,10 +116,12 @@ def front_matter(recipe: Recipe, agents: Mapping[str, Agent], evaluator: Evaluat
 
     Raises:
         UnknownNameError: if an environment, a variant or a part of knowledge does not exist.
-        UsageError: if the device cannot be had.
+        UsageError: if the device cannot be had, or an agent has no answer to an episode.
     """
     configs = tuple(_configs(recipe))
-    prompts = dict(_prompts(recipe, configs, evaluator))
+    cells = [one for one in playable(plan(recipe), agents, recipe.anchors) if not one.identity.trajectory]
+    prompts = asyncio.run(_prompts(cells, agents, evaluator))
+    devices = {env.arch: _device(evaluator, env.arch) for env in configs}
     sweep: dict[str, Any] = {
         "recipe": recipe.model_dump(mode="json", exclude={"limits", "summary"}),
         "environments": {f"{env.pinned}/{env.variant}": env.model_dump(mode="json") for env in configs},
@@ -105,7 +136,8 @@ def front_matter(recipe: Recipe, agents: Mapping[str, Agent], evaluator: Evaluat
         sweep_sha256=digest,
         sweep=sweep,
         prompts_sha256=prompts,
-        device=", ".join(sorted({_device(evaluator, env.arch) for env in configs})),
+        device=", ".join(sorted(set(devices.values()))),
+        devices=devices,
         versions=_versions(configs, evaluator),
         conditions_sha256=conditions,
         canary=f"ptxgym-canary-{hashlib.sha256(f'canary {digest} {secret}'.encode()).hexdigest()[:32]}",
@@ -140,12 +172,14 @@ def _config(recipe: Recipe, agent: AgentSpec, arm: Arm, env: EnvConfig) -> EnvCo
     return env.override(turns=agent.turns or recipe.turns, stop=recipe.stop, knowledge=arm.knowledge)
 
 
-def _prompts(recipe: Recipe, configs: tuple[EnvConfig, ...], evaluator: Evaluator) -> Iterator[tuple[str, str]]:
-    for env in configs:
-        for arm in recipe.arms:
-            episode = Episode(env, evaluator, turns=recipe.turns, stop=recipe.stop, knowledge=arm.knowledge)
-            digest = hashlib.sha256(episode.prompt().encode()).hexdigest()
-            yield f"{env.pinned}/{env.variant}/{arm.name}", digest
+async def _prompts(cells: Iterable[Planned], agents: Mapping[str, Agent], evaluator: Evaluator) -> dict[str, str]:
+    """Return the hash of what each agent reads first, by environment, variant, agent and arm."""
+    found = {}
+    for one in cells:
+        episode = await asyncio.to_thread(Episode, one.env, evaluator)
+        identity = dataclasses.replace(one.identity, canary=CANARY)
+        found[one.id.rpartition("/")[0]] = prompt_sha256(await opening_messages(episode, agents[one.label], identity))
+    return found
 
 
 def _seed(seed: int, env: EnvConfig, number: int) -> int:

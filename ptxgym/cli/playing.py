@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
@@ -23,7 +23,9 @@ from ptxgym.bench.sweep import Planned
 from ptxgym.cli.console import Exit, out, plain, score_bar, style_of
 from ptxgym.device.cuda.model import Tier
 from ptxgym.envs import EnvConfig
+from ptxgym.errors import UsageError
 from ptxgym.knowledge import ALL, PARTS
+from ptxgym.store.reader import read_run
 from ptxgym.store.records import EpisodeRecord, TurnRecord, Usage
 
 _STATUS = {"done": Exit.OK, "refused": Exit.FAILED, "infra": Exit.INFRASTRUCTURE}
@@ -38,6 +40,7 @@ def run_one(
     device: str,
     tier: Tier,
     folder: Path | None,
+    resume: bool = False,
 ) -> Exit:
     """Play one episode, print it and store it.
 
@@ -49,10 +52,12 @@ def run_one(
         device: `auto`, `emulator` or `cuda`.
         tier: How a GPU measures.
         folder: For the records; by default a new one in `runs/`.
+        resume: Whether the run in `folder` goes on from its last turn, after whatever ended it.
 
     Raises:
         UnknownNameError: if there is no such agent.
-        UsageError: if a setting is not acceptable, the agent is set up wrongly, or the folder holds a run.
+        UsageError: if a setting is not acceptable, the agent is set up wrongly or has no answer, the folder holds a run
+            and `resume` was not asked for, or it holds none that can go on.
         InfrastructureError: if the records cannot be written.
     """
     recipe = Recipe.model_validate(
@@ -70,13 +75,21 @@ def run_one(
             "tier": tier,
         }
     )
+    if resume and folder is None:
+        raise UsageError("--resume goes on with the run in the folder that --out names; give that, too")
     where = folder or Path("runs") / f"{recipe.name}-{datetime.now():%Y%m%d-%H%M%S}"
-    sweep = Sweep(recipe, where)
+    sweep = Sweep(recipe, where, resume=resume, setting="{key}")
+    if not sweep.left():
+        out.print(plain(f"{where}: the episode is over; `ptxgym report {where}` shows it"))
+        return Exit.OK
     show = _Show(config)
     out.print(Rule(plain(f"{config.name} · {agent} · {sweep.record.device}"), align="left"))
+    show.known(read_run(where).turns)
     with show.live():
         sweep.play(show)
     show.end(where)
+    if show.ended is None or show.ended.status == "infra":
+        out.print(plain(f"go on with the same command, --out {where} --resume", "yellow"))
     return _STATUS[show.ended.status] if show.ended is not None else Exit.INFRASTRUCTURE
 
 
@@ -95,6 +108,12 @@ class _Show(Watcher):
         self._characters = 0
         self.ended: EpisodeRecord | None = None
         self._scores: dict[int, float] = {}
+
+    def known(self, turns: Iterable[TurnRecord]) -> None:
+        """Take the turns that are on record from before."""
+        self._scores |= {turn.turn: turn.score for turn in turns}
+        if self._scores:
+            out.print(plain(f"{len(self._scores)} of {self._turns} turns are on record", "dim"))
 
     def live(self) -> AbstractContextManager[object]:
         """Show the moving line as long as the context lasts."""
@@ -142,6 +161,8 @@ class _Show(Watcher):
         if record is not None:
             if record.problem:
                 out.print(plain(f"{record.status}: {_line(record.problem)}", "red"))
+            if record.ended:
+                out.print(plain(f"ended after turn {record.turns} of {self._turns}: {_line(record.ended)}", "yellow"))
             best = f"; the best is {record.best_score:.2f}, of turn {record.best_turn}" if record.best_turn else ""
             out.print(plain(f"scores {' → '.join(f'{score:.2f}' for score in self._scores.values()) or 'none'}{best}"))
             if record.usage != Usage(cost_usd=0.0):

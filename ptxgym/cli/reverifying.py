@@ -8,7 +8,8 @@ from rich.progress import Progress
 from rich.table import Table
 
 from ptxgym.cli.console import err, out, plain
-from ptxgym.store.reverify import Change, reverify
+from ptxgym.store.reader import read_run
+from ptxgym.store.reverify import Change, gone, reverify
 
 
 def reverify_run(folder: Path) -> bool:
@@ -23,6 +24,8 @@ def reverify_run(folder: Path) -> bool:
             progress.update(task, completed=done, total=total)
 
         changes = reverify(folder, on_progress=on_progress)
+    for name in gone(read_run(folder)):
+        out.print(plain(f"{name} is not here as it was judged, so it was not judged again", "yellow"))
     if not changes:
         out.print(plain(f"{judged} kernels judged again, nothing changed", "green"))
         return True

@@ -75,7 +75,9 @@ def _failure(
     run: str, config: EnvConfig, episode: EpisodeRecord, turn: TurnRecord, splits: dict[str, str]
 ) -> FailedKernel | None:
     kind, found = kind_of(turn.verdict), turn.verdict.provenance
-    if kind is None or found.conditions is None or turn.verdict.code in WITHOUT_KERNEL or not turn.feedback.strip():
+    if kind is None or found.conditions is None or turn.verdict.code in WITHOUT_KERNEL:
+        return None
+    if turn.solution or not turn.feedback.strip():
         return None
     if found.variant not in splits:
         raise UsageError(f"{episode.id}: task {config.task} has no variant {found.variant!r} in this version of ptxgym")

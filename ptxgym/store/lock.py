@@ -20,7 +20,7 @@ LOCK = "lock"
 class FolderLock:
     """An exclusive `flock` on a file in the folder; it ends with its process, however that ends.
 
-    The file stays: were it removed, two processes could each hold a lock on a file of that name.
+    A file that its holder has removed meanwhile is none: of that name there may be another by now.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -31,27 +31,39 @@ class FolderLock:
             InfrastructureError: if the file cannot be opened, or its file system keeps no locks.
         """
         path = folder / LOCK
+        self._file = -1
         with explained(path):
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                os.ftruncate(self._file, 0)
-                os.write(self._file, f"{_this_process()}\n".encode(errors="backslashreplace"))
-            except BlockingIOError:
-                holder = path.read_text(encoding="utf-8", errors="replace").strip() or "it has not said which"
+            while not self._same_file(path):
                 self.close()
-                raise UsageError(
-                    f"another process writes to the run in {folder}: {holder}; wait for it, or end it"
-                ) from None
-            except OSError:
-                self.close()
-                raise
+                self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                try:
+                    fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    holder = os.read(self._file, 1000).decode(errors="replace").strip() or "it has not said which"
+                    self.close()
+                    raise UsageError(
+                        f"another process writes to the run in {folder}: {holder}; wait for it, or end it"
+                    ) from None
+                except OSError:
+                    self.close()
+                    raise
+            os.ftruncate(self._file, 0)
+            os.write(self._file, f"{_this_process()}\n".encode(errors="backslashreplace"))
 
     def close(self) -> None:
         """Release the lock; calling it again does nothing."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+    def _same_file(self, path: Path) -> bool:
+        """Whether the open file is the one of that name."""
+        if self._file < 0:
+            return False
+        try:
+            return os.path.samestat(os.fstat(self._file), path.stat())
+        except FileNotFoundError:
+            return False
 
     def __enter__(self) -> Self:
         """Return the lock."""

@@ -14,6 +14,9 @@ from ptxgym.verdict import Value, Verdict
 SCHEMA = 1
 """Of all models here; raised when an old reader would misread a new line."""
 
+CANARY = "<canary>"
+"""Stands for the canary in prompts that are hashed."""
+
 Role = Literal["system", "user", "assistant"]
 EpisodeStatus = Literal["done", "infra", "refused"]
 """`done`: all turns were played, or the stop rule held. `infra`: the machine failed, and no rate counts it.
@@ -83,6 +86,10 @@ class TurnRecord(Value):
     """The kernel text that was judged: what `extract` found in the answer, or the answer itself."""
     notes: tuple[str, ...] = ()
     """Of `extract`, such as `several_blocks`."""
+    solution: str = ""
+    """Name of the task's proven solution that was handed in, such as `gemm/solutions/h100/naive.cu`. Published records
+    must not hold an answer: `source` is then empty, the verdict's `source_sha256` says which text it was, and nothing
+    quotes it."""
     verdict: Verdict
     feedback: str
     score: float
@@ -125,6 +132,8 @@ class EpisodeRecord(Value):
     ended_at: str
     problem: str = ""
     """Why it is `infra` or `refused`."""
+    ended: str = ""
+    """Why it is `done` before the turns were used up or the stop rule held: the agent had no more answers."""
     tags: dict[str, str] = Field(default_factory=dict)
 
 
@@ -139,9 +148,12 @@ class RunRecord(Value):
     sweep: dict[str, object]
     """The resolved recipe itself, without secrets."""
     prompts_sha256: dict[str, str]
-    """By `<env>/<variant>/<arm>`."""
+    """By `<env>/<variant>/<agent>/<arm>`: of the messages before the first turn, roles and templates included, with
+    `CANARY` in the place of the canary, which is made of the sweep's hash."""
     device: str
-    """`emulator`, or the GPU's name."""
+    """`emulator`, or the GPU's name; both where some architectures are emulated."""
+    devices: dict[str, str] = Field(default_factory=dict)
+    """The same by architecture."""
     versions: dict[str, str]
     """ptxgym, compiler, driver, libraries, revisions of emulator, recorder and judge."""
     conditions_sha256: str

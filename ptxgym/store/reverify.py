@@ -18,6 +18,7 @@ from ptxgym.evaluator import Evaluator
 from ptxgym.judge.conditions import run_secret, secret_hash
 from ptxgym.store.reader import StoredRun, read_run
 from ptxgym.store.records import EpisodeRecord, TurnRecord
+from ptxgym.store.solutions import kernel_of, unquoted
 from ptxgym.store.writer import stored_secret
 from ptxgym.task import BASE, Task
 from ptxgym.variants import load_variant
@@ -74,7 +75,7 @@ def reverify(
 
 
 def kernels(stored: StoredRun) -> tuple[Kernel, ...]:
-    """Return the distinct kernels of a run; answers without one were never judged.
+    """Return the distinct kernels of a run; answers without one were never judged, and what is `gone` is left out.
 
     Raises:
         UsageError: if an environment is not of this version.
@@ -85,18 +86,29 @@ def kernels(stored: StoredRun) -> tuple[Kernel, ...]:
     for turn in stored.turns:
         if turn.verdict.provenance.conditions is None:
             continue
+        source = kernel_of(turn)
+        if source is None:
+            continue
         if turn.episode not in tasks:
             tasks[turn.episode] = _task(turn, episodes.get(turn.episode))
         task, arch = tasks[turn.episode]
-        key = turn.source, task.label, arch
+        key = source, task.label, arch
         places = (*(known[key].places if key in known else ()), (turn.episode, turn.turn))
         verdict = known[key].verdict if key in known else turn.verdict
-        known[key] = Kernel(turn.source, task, arch, verdict, places)
+        known[key] = Kernel(source, task, arch, verdict, places)
     return tuple(known.values())
 
 
+def gone(stored: StoredRun) -> tuple[str, ...]:
+    """Return the names of proven solutions that were judged and cannot be again: they are not here, or others now."""
+    return tuple(sorted({turn.solution for turn in stored.turns if turn.solution and kernel_of(turn) is None}))
+
+
 def changed_parts(before: Verdict, now: Verdict) -> tuple[str, ...]:
-    """Return the names of the deterministic parts that differ; who judged with which version is none of them."""
+    """Return the names of the deterministic parts that differ.
+
+    Who judged with which version is none of them, nor are the lines that a verdict quotes: they follow from the text.
+    """
     first, second = _comparable(before), _comparable(now)
     return tuple(name for name in first if first[name] != second.get(name))
 
@@ -124,7 +136,7 @@ def _check_devices(found: tuple[Kernel, ...], evaluator: Evaluator) -> None:
 
 
 def _comparable(verdict: Verdict) -> dict[str, Any]:
-    return {name: value for name, value in verdict.deterministic().items() if name != "provenance"}
+    return {name: value for name, value in unquoted(verdict).deterministic().items() if name != "provenance"}
 
 
 def _task(turn: TurnRecord, episode: EpisodeRecord | None) -> tuple[Task, str]:

@@ -18,7 +18,7 @@ from typing import Self
 from ptxgym.errors import UsageError
 from ptxgym.store import reader
 from ptxgym.store.lines import LineWriter, explained, to_json, write_whole
-from ptxgym.store.lock import FolderLock
+from ptxgym.store.lock import LOCK, FolderLock
 from ptxgym.store.reader import StoredRun, read_record, read_run
 from ptxgym.store.records import EpisodeRecord, Remeasurement, RunRecord, TurnRecord
 
@@ -89,6 +89,21 @@ class RunWriter:
     def remeasured(self, record: Remeasurement) -> None:
         """Store what a kernel came to under new conditions."""
         self._remeasured.append(record)
+
+    def discard(self) -> bool:
+        """Remove a run of which nothing is on record, and return whether it was one.
+
+        Such as one that a wrong setting ended before its first answer: with the setting put right it would be another
+        sweep, for which the folder should be free.
+        """
+        lines = list(self.folder.glob("*.jsonl"))
+        if any(path.stat().st_size for path in lines):
+            return False
+        for path in (self.folder / reader.RUN, self.folder / SECRET, *lines, self.folder / LOCK):
+            path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # somebody's own files are in it
+            self.folder.rmdir()
+        return True
 
     def close(self) -> None:
         """Close all files and let other processes write; calling it again does nothing."""

@@ -170,7 +170,6 @@ def test_truncation_and_refusals_are_answers(stream: bool) -> None:
         Cut("x" * 900, how="within"),
         Cut("x", how="silent"),
         Cut("x", how="error"),
-        Raw(b"<html>gateway</html>"),
         Raw(b"data: {not json\n\n", "text/event-stream"),
         Raw(b'data: {"choices": [\xff\n\n', "text/event-stream"),
     ],
@@ -189,7 +188,6 @@ def test_what_may_pass_is_tried_again(failure: Item) -> None:
 @pytest.mark.parametrize(
     "failure",
     [
-        Raw(b"<html>gateway</html>"),
         Raw(b'{"error": {"message": "overloaded"}}', "application/json"),
         Raw(b"{", "application/json"),
     ],
@@ -291,6 +289,25 @@ def test_wrong_settings_are_told_at_once(failure: Fail, said: str) -> None:
     with ScriptedServer([failure]) as server, pytest.raises(UsageError, match=said) as caught:
         ask(server)
     assert KEY not in str(caught.value) and len(server.requests) == 1
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("kind", ["text/html", "text/html; charset=utf-8"])
+def test_a_web_page_is_a_wrong_address_until_the_endpoint_has_answered(stream: bool, kind: str) -> None:
+    page = Raw(b"<!doctype html><title>Welcome</title>", kind)
+    said = r"m at http://\S+: the answer is a web page, no chat completion; check base_url"
+    with ScriptedServer([page]) as server, pytest.raises(UsageError, match=said):
+        ask(server, stream=stream)
+    assert len(server.requests) == 1
+    with ScriptedServer([Say("a"), page, Say("b")]) as server:  # such as a gateway's notice, in passing
+        agent = load_agent("openai", base_url=server.url, model="m", api_key_env="TEST_KEY", stream=stream, **QUICK)
+
+        async def two() -> Reply:
+            await agent.reply(MESSAGES, context(), lambda text: None)
+            return await agent.reply(MESSAGES, context(), lambda text: None)
+
+        reply = asyncio.run(two())
+    assert (reply.text, reply.attempts) == ("b", 2)
 
 
 @pytest.mark.parametrize("status", [400, 404, 422])

@@ -15,6 +15,7 @@ from ptxgym.agent import (
     Identity,
     Judged,
     ModelError,
+    NoMoreAnswers,
     Prompting,
     Reply,
     Started,
@@ -32,6 +33,7 @@ from ptxgym.episode import Episode
 from ptxgym.errors import UsageError, WorkerDied
 from ptxgym.evaluator import Evaluator
 from ptxgym.store.records import EpisodeRecord, Message, TokenTrace, TurnRecord, Usage
+from ptxgym.verdict import Finding, Party, Severity
 from tests.bad_kernels import host
 from tests.scripted import ScriptedDevice
 
@@ -132,6 +134,41 @@ def test_canary_stands_in_the_first_message_alone(evaluator: Evaluator) -> None:
     opening = asyncio.run(opening_messages(episode, Scripted([]), marked))
     assert opening == turns[0].messages
     assert prompt_sha256(opening) != prompt_sha256(asyncio.run(opening_messages(episode, Scripted([]), IDENTITY)))
+
+
+def test_an_agent_without_more_answers_ends_the_episode_with_what_was_played(evaluator: Evaluator) -> None:
+    agent = Scripted([fenced(RIGHT), "no", NoMoreAnswers("the folder holds 2 answers"), "never"])
+    record, turns, _ = play(evaluator, agent)
+    assert (record.status, record.turns, record.best_score, record.problem) == ("done", 2, 0.2, "")
+    assert record.ended == "the folder holds 2 answers" and len(turns) == 2 and len(agent.seen) == 3
+    whole, _, _ = play(evaluator, Scripted([fenced(RIGHT)]))
+    assert whole.ended == ""
+    with pytest.raises(UsageError, match="agent scripted: nothing is there"):
+        play(evaluator, Scripted([NoMoreAnswers("nothing is there")]))
+
+
+def test_of_a_proven_solution_the_name_is_on_record_and_no_line(device: ScriptedDevice, evaluator: Evaluator) -> None:
+    lines = [line for line in RIGHT.splitlines() if len(line) > 30]
+    quoted = lines[2]
+    party = Party(who="warp 0", did="stores", line=3, source_line=quoted)
+    device.findings = (
+        Finding(
+            code="proxy.missing_fence", severity=Severity.WARNING, message="no fence", line=3, source_line=quoted,
+            parties=(party,),
+        ),
+    )  # fmt: skip
+    plain, _, _ = played = play(evaluator, Scripted([fenced(RIGHT)] * 2))
+    assert quoted in str(played), "what a model hands in is on record, and its feedback quotes it"
+    name = "gemm/solutions/h100/naive.cu"
+    reply = Reply(fenced(RIGHT), usage=COST, solution=name)
+    record, turns, _ = play(evaluator, Scripted([reply] * 2))
+    assert (record.best_score, record.best_turn) == (plain.best_score, plain.best_turn)
+    for turn in turns:
+        assert (turn.solution, turn.source) == (name, "")
+        assert not [line for line in lines if line.strip() in turn.model_dump_json()]
+        assert f"{name}, SHA-256 {turn.verdict.provenance.source_sha256}" in turn.response
+        assert turn.verdict.findings[0].line == 3 and "no fence" in turn.feedback
+    assert turns[1].messages[1].content == turns[0].response.strip()
 
 
 def test_an_answer_that_was_cut_off_is_called_so(evaluator: Evaluator) -> None:

@@ -11,7 +11,16 @@ from typing import Any
 import pytest
 
 from ptxgym import content
-from ptxgym.agent import Agent, Identity, Reply, TurnContext, agent_names, load_agent
+from ptxgym.agent import (
+    Agent,
+    Checking,
+    Identity,
+    NoMoreAnswers,
+    Reply,
+    TurnContext,
+    agent_names,
+    load_agent,
+)
 from ptxgym.agent.chat import ChatAgent
 from ptxgym.envs import load_env
 from ptxgym.errors import ContentError, UnknownNameError, UsageError
@@ -73,6 +82,13 @@ def test_anchors_of_variants() -> None:
     assert extract(answer(load_agent("naive"), variant="nn-bias").text).text == task.source(task.solutions["h100"][0])
     with pytest.raises(UsageError, match="no solution for h100 with `oracle = true`"):
         answer(load_agent("oracle"), variant="nn-bias")
+    best = load_agent("oracle")
+    assert isinstance(best, Checking)
+    best.check(Identity("ptxgym/Gemm-H100-v1", "oracle"), load_task("gemm"), "h100")
+    with pytest.raises(
+        UsageError, match=r"agent oracle cannot play ptxgym/Gemm-H100-v1, variant nn-bias: .*no solution"
+    ):
+        best.check(Identity("ptxgym/Gemm-H100-v1", "oracle", "nn-bias"), task, "h100")
 
 
 def test_overrides_reach_tables_and_are_checked() -> None:
@@ -140,7 +156,7 @@ def test_replay_of_a_folder(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("not an answer")
     agent = load_agent("replay", path=str(tmp_path))
     assert [answer(agent, number=n).text for n in (1, 2)] == ["```cuda\nfirst\n```\n", "second, in words"]
-    with pytest.raises(UsageError, match="holds 2 answers, none for turn 3"):
+    with pytest.raises(NoMoreAnswers, match="holds 2 answers, none for turn 3"):
         answer(agent, number=3)
 
 
@@ -162,8 +178,19 @@ def test_replay_of_a_run(tmp_path: Path) -> None:
     assert answer(agent, variant="nn-bias").text == "b0"
     other = answer(agent, trajectory=1)
     assert (other.text, other.finish_reason, other.reasoning, other.refused) == ("a1", "length", "why", True)
-    with pytest.raises(UsageError, match="has no turn 3 of an episode like ptxgym/Gemm-H100-v1/base/replay/none/0"):
+    with pytest.raises(NoMoreAnswers, match="has no answer for turn 3"):
         answer(agent, number=3)
+    assert isinstance(agent, Checking)
+    agent.check(Identity(gemm, "replay"), load_task("gemm"), "h100")
+    with pytest.raises(UsageError, match="has no turn 1 of an episode like ptxgym/Gemm-H100-v1/d64/replay/none/0"):
+        agent.check(Identity(gemm, "replay", "d64"), load_task("gemm"), "h100")
+
+
+def test_a_proven_solution_is_on_no_record_to_repeat(tmp_path: Path) -> None:
+    name = "gemm/solutions/h100/naive.cu"
+    (tmp_path / "turns.jsonl").write_text(line("ptxgym/Gemm-H100-v1/base/naive/none/0", 1, "a", solution=name))
+    with pytest.raises(UsageError, match=f"are the proven solution {name}, whose text is on no record"):
+        answer(load_agent("replay", path=str(tmp_path)))
 
 
 def test_replay_of_a_run_of_several_never_mixes_them(tmp_path: Path) -> None:

@@ -36,12 +36,18 @@ def ptxgym(*arguments: object, columns: str = "140") -> subprocess.CompletedProc
 def play(
     server: ScriptedServer, folder: Path, *arguments: object, env: str = "PTX-Gemm-H100"
 ) -> tuple[subprocess.CompletedProcess[str], StoredRun]:
-    done = ptxgym(
+    done = ask(server, folder, *arguments, env=env)
+    return done, read_run(folder)
+
+
+def ask(
+    server: ScriptedServer, folder: Path, *arguments: object, env: str = "PTX-Gemm-H100"
+) -> subprocess.CompletedProcess[str]:
+    return ptxgym(
         *("run", "--env", env, "--agent", "openai", "--device", "emulator", "--out", folder),
         *("--set", f"base_url={server.url}", "--set", "model=scripted", "--set", "api_key_env=TEST_KEY", *QUICK),
         *arguments,
     )
-    return done, read_run(folder)
 
 
 @pytest.fixture(scope="module")
@@ -185,8 +191,9 @@ def test_wrong_settings_exit_with_2_before_anything_is_written(tmp_path: Path) -
 
 def test_an_endpoint_that_knows_no_such_model_exits_with_2(tmp_path: Path) -> None:
     with ScriptedServer([Fail(404, "no model scripted")]) as server:
-        done, _ = play(server, tmp_path / "run")
+        done = ask(server, tmp_path / "run")
     assert done.returncode == 2 and "no model scripted" in done.stderr and done.stderr.count("\n") == 1
+    assert not (tmp_path / "run").exists(), "with another model it would be another run"
 
 
 def test_knowledge_and_variant_reach_prompt_and_records(tmp_path: Path) -> None:

@@ -104,6 +104,69 @@ def test_what_cannot_be_played_is_said_before_anything_is_written(run: Run, reci
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_missing_setting_is_named_as_the_command_takes_it(run: Run, tmp_path: Path) -> None:
+    ran = run("bench", "smoke", "--set", "model.api_key_env=")
+    assert ran.code == 2 and "such as with --set replay.path=runs/first" in ran.err
+    ran = run("run", "--env", "PTX-Gemm-H100", "--agent", "replay")
+    assert ran.code == 2 and "such as with --set path=runs/first" in ran.err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_what_an_agent_cannot_play_makes_no_folder(run: Run, tmp_path: Path) -> None:
+    ran = run("run", "--env", "PTX-Gemm-H100", "--agent", "oracle", "--variant", "nn-bias", "--device", "emulator")
+    assert ran.code == 2 and "agent oracle cannot play ptxgym/Gemm-H100-v1, variant nn-bias" in ran.err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_wrong_setting_leaves_the_folder_free(run: Run, tmp_path: Path) -> None:
+    def play(server: ScriptedServer) -> Ran:
+        return run(
+            *("run", "--env", "PTX-Gemm-H100", "--agent", "openai", "--device", "emulator", "--turns", 1),
+            *("--set", f"base_url={server.url}", "--set", "model=m", "--set", "api_key_env=", "--out", "there"),
+        )
+
+    with ScriptedServer([Fail(401)]) as server:
+        ran = play(server)
+    assert ran.code == 2 and "let nobody in" in ran.err and not (tmp_path / "there").exists()
+    with ScriptedServer([Say("no kernel")]) as server:
+        assert play(server).code == 0
+        assert play(server).code == 2 and len(server.requests) == 1, "what is on record stays"
+    assert len(read_run(tmp_path / "there").turns) == 1
+
+
+def test_a_run_goes_on_with_resume(run: Run, tmp_path: Path) -> None:
+    with ScriptedServer([Say("one"), *[Fail(500)] * 3, Say("two")]) as server:
+        play = (
+            *("run", "--env", "PTX-Gemm-H100", "--agent", "openai", "--device", "emulator", "--turns", 2),
+            *("--set", f"base_url={server.url}", "--set", "model=m", "--set", "api_key_env="),
+            *("--set", "limits.retries=0"),
+        )
+        ran = run(*play, "--resume")
+        assert ran.code == 2 and "--resume goes on with the run in the folder that --out names" in ran.err
+        ran = run(*play, "--out", "there")
+        assert ran.code == 3 and "go on with the same command, --out there --resume" in ran.out
+        ran = run(*play, "--out", "there")
+        assert ran.code == 2 and "go on with --resume" in ran.err
+        ran = run(*play, "--out", "there", "--resume")
+        assert ran.code == 0 and "1 of 2 turns are on record" in ran.out and "scores 0.00 → 0.00" in ran.out
+        assert [turn.response for turn in read_run(tmp_path / "there").turns] == ["one", "two"]
+        ran = run(*play, "--out", "there", "--resume")
+        assert ran.code == 0 and "the episode is over" in ran.out and len(server.requests) == 5
+
+
+def test_replay_of_fewer_answers_than_turns_ends_when_they_do(run: Run, tmp_path: Path) -> None:
+    answers = tmp_path / "answers"
+    answers.mkdir()
+    (answers / "1.md").write_text("I cannot.")
+    ran = run(
+        *("run", "--env", "PTX-Gemm-H100", "--agent", "replay", "--set", f"path={answers}"),
+        *("--turns", 4, "--device", "emulator", "--out", "there"),
+    )
+    assert ran.code == 0 and "ended after turn 1 of 4: " in ran.out and "holds 1 answers, none for turn 2" in ran.out
+    (episode,) = read_run(tmp_path / "there").episodes
+    assert (episode.status, episode.turns) == ("done", 1)
+
+
 def test_recipes_are_listed(run: Run) -> None:
     ran = run("list")
     assert ran.code == 0

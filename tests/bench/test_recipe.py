@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ptxgym import content
-from ptxgym.agent import Agent, load_agent
+from ptxgym.agent import Agent, Prompting, Reply, TurnContext, load_agent
 from ptxgym.bench.recipe import Recipe, load_recipe
-from ptxgym.bench.sweep import differences, front_matter, plan
+from ptxgym.bench.session import Sweep
+from ptxgym.bench.sweep import differences, front_matter, plan, playable
 from ptxgym.errors import ContentError, UnknownNameError, UsageError
 from ptxgym.evaluator import Evaluator
+from ptxgym.store.records import Message
 from tests.conftest import CHECKOUT
 
 BASIC: dict[str, Any] = {
@@ -127,11 +130,14 @@ def test_shipped_sweeps_have_the_published_size() -> None:
 def test_front_matter_fixes_everything_that_decides_a_result_and_hides_the_secret() -> None:
     before = front(recipe())
     assert before.device == "emulator"
+    assert before.devices == {"h100": "emulator"}
+    base, variant = ("Gemm-H100-v1/base", "AttnFwd-H100-v1/base"), "AttnFwd-H100-v1/d64"
     assert set(before.prompts_sha256) == {
-        f"ptxgym/{env}/{arm}" for env in ("Gemm-H100-v1/base", "AttnFwd-H100-v1/base", "AttnFwd-H100-v1/d64")
-        for arm in ("bare", "told")
+        *(f"ptxgym/{env}/naive/{arm}" for env in (*base, variant) for arm in ("bare", "told")),
+        *(f"ptxgym/{env}/oracle/bare" for env in base),
     }  # fmt: skip
-    assert len(set(before.prompts_sha256.values())) == 6
+    hashes = before.prompts_sha256
+    assert len(set(hashes.values())) == 8, "the oracle plays 1 turn and is told so"
     assert {"ptxgym", "compiler", "emulator", "judge", "recorder"} <= set(before.versions)
     again = front(recipe(limits={"builds": 7}))
     assert (again.sweep_sha256, again.canary) == (before.sweep_sha256, before.canary)
@@ -144,13 +150,56 @@ def test_front_matter_fixes_everything_that_decides_a_result_and_hides_the_secre
     assert differences(before, other) == ["the secret is another one"]
 
 
+def test_prompts_are_hashed_as_they_are_sent(tmp_path: Path) -> None:
+    from ptxgym.agent.loop import prompt_sha256
+    from ptxgym.store.records import CANARY
+
+    agents = ({"use": "openai", "settings": {"api_key_env": "", "model": "m", "base_url": "http://localhost:9/v1"}},)
+    found = recipe(agents=agents, envs=("PTX-Gemm-H100",), trajectories=1, turns=1)
+    sweep = Sweep(found, tmp_path / "run")
+    seen: list[tuple[Message, ...]] = []
+
+    async def reply(messages: Sequence[Message], turn: TurnContext, on_text: Callable[[str], None]) -> Reply:
+        seen.append(tuple(messages))
+        return Reply("no kernel")
+
+    (agent,) = sweep.agents.values()
+    agent.reply = reply  # type: ignore[method-assign]
+    sweep.play()
+    record = sweep.record
+    sent = {
+        prompt_sha256(tuple(m.model_copy(update={"content": m.content.replace(record.canary, CANARY)}) for m in each))
+        for each in seen
+    }
+    assert sent == set(record.prompts_sha256.values()) and len(sent) == 2
+    other = recipe(agents=agents, envs=("PTX-Gemm-H100",), trajectories=1, turns=1)
+    with Evaluator("emulator", secret="s") as evaluator:
+        made = {"openai": load_agent("openai", **agents[0]["settings"])}
+        system = {**made["openai"].prompting.templates, "system": "Say {{ turns }}."}
+        made["openai"].prompting = Prompting("full", system)  # type: ignore[misc]
+        changed = front_matter(other, made, evaluator, "s").prompts_sha256
+    assert changed.keys() == record.prompts_sha256.keys() and not sent & set(changed.values()), "templates count"
+
+
+def test_an_anchor_is_left_out_where_it_has_no_kernel_and_another_agent_is_refused() -> None:
+    agents = {"oracle": load_agent("oracle"), "naive": load_agent("naive")}
+    found = playable(plan(recipe()), agents, frozenset({"oracle"}))
+    played = {(one.label, one.identity.variant) for one in found}
+    assert played == {("naive", "base"), ("naive", "d64"), ("oracle", "base")}
+    with pytest.raises(UsageError, match=r"agent oracle cannot play ptxgym/AttnFwd-H100-v1, variant d64"):
+        playable(plan(recipe()), agents, frozenset())
+
+
 def test_differences_name_what_changed() -> None:
-    before = front(recipe(agents=("naive",)))
-    assert differences(before, front(recipe(agents=("naive",), turns=5))) == [
+    anchor = ({"use": "naive", "anchor": True},)
+    before = front(recipe(agents=anchor))
+    assert differences(before, front(recipe(agents=anchor, turns=5))) == [
         "recipe: turns",
         "prompts: " + ", ".join(sorted(before.prompts_sha256)),
     ]
-    assert differences(before, front(recipe(agents=("naive",)), naive=load_agent("oracle"))) == ["agents: naive"]
+    other = front(recipe(agents=anchor), naive=load_agent("oracle"))
+    gone = "prompts: " + ", ".join(f"ptxgym/AttnFwd-H100-v1/d64/naive/{arm}" for arm in ("bare", "told"))
+    assert differences(before, other) == ["agents: naive", gone]
     newer = before.model_copy(update={"versions": {**before.versions, "judge": "99"}, "device": "NVIDIA H200"})
     assert differences(before, newer) == [
         f"judge was {before.versions['judge']} and is 99",

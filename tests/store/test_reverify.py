@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import sys
@@ -16,7 +17,8 @@ from ptxgym.bench.session import Sweep
 from ptxgym.cli import main
 from ptxgym.errors import UsageError
 from ptxgym.store.reader import read_run
-from ptxgym.store.reverify import changed_parts, kernels, reverify
+from ptxgym.store.reverify import changed_parts, gone, kernels, reverify
+from ptxgym.store.solutions import kernel_of
 from tests.bad_kernels import host
 from tests.store.samples import verdict
 
@@ -45,11 +47,11 @@ def run(run_of_naive: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(run_of_naive, tmp_path / "run"))
 
 
-def tamper(run: Path, change: Callable[[dict[str, Any]], object], source: str) -> None:
-    """Change the verdicts on record of the kernels that hold `source`."""
+def tamper(run: Path, change: Callable[[dict[str, Any]], object], solution: str) -> None:
+    """Change the verdicts on record of one proven solution, or of all kernels."""
     lines = [json.loads(line) for line in (run / "turns.jsonl").read_text().splitlines()]
     for line in lines:
-        if source in line["source"]:
+        if solution in line["solution"]:
             change(line["verdict"])
     (run / "turns.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
@@ -60,6 +62,22 @@ def test_distinct_kernels_are_judged_once_and_answers_without_one_never(run: Pat
     assert {kernel.task.name for kernel in found} == {"gemm"}
 
 
+def test_a_solution_is_found_by_its_hash_and_named_where_it_is_gone(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = read_run(run)
+    solution = next(turn for turn in stored.turns if turn.solution)
+    text = kernel_of(solution)
+    assert solution.source == "" and text is not None and "__global__" in text
+    assert solution.verdict.provenance.source_sha256 == hashlib.sha256(text.encode()).hexdigest()
+    assert gone(stored) == ()
+    own = [
+        json.dumps(line.strip())[1:-1] for line in text.splitlines() if len(line.strip()) > 60 and "extern" not in line
+    ]
+    assert len(own) >= 5
+    assert not [line for file in run.iterdir() for line in own if line in file.read_text()]
+    monkeypatch.setattr("ptxgym.task.Task.source", lambda task, found: text + "// mended\n")
+    assert gone(stored) == (solution.solution,) and len(kernels(stored)) == 1
+
+
 def test_nothing_changes_by_itself(run: Path) -> None:
     steps: list[tuple[int, int]] = []
     assert reverify(run, on_progress=lambda done, total: steps.append((done, total))) == ()
@@ -67,7 +85,7 @@ def test_nothing_changes_by_itself(run: Path) -> None:
 
 
 def test_a_verdict_that_is_another_one_now_is_named_with_all_its_places(run: Path) -> None:
-    tamper(run, lambda found: found.update(score=0.5, status="hazard"), "fma")
+    tamper(run, lambda found: found.update(score=0.5, status="hazard"), "naive")
     tamper(run, lambda found: found["provenance"].update(judge_revision=0, emulator_revision="older"), "")
     tamper(run, lambda found: found["measured"].update(durations_s={"build": 99.0}), "")
     (change,) = reverify(run)
@@ -88,7 +106,7 @@ def test_without_its_secret_a_run_cannot_be_judged_again(run: Path, monkeypatch:
 
 def test_what_a_gpu_judged_is_not_compared_with_the_emulator(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ptxgym.evaluator.usable_gpu", lambda device, arch: None)
-    tamper(run, lambda found: found["provenance"].update(device="NVIDIA H200"), "fma")
+    tamper(run, lambda found: found["provenance"].update(device="NVIDIA H200"), "naive")
     record = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps({**record, "device": "NVIDIA H200"}))
     with pytest.raises(UsageError, match="h100 were judged on NVIDIA H200, and here that would be the emulator"):
@@ -110,7 +128,7 @@ def test_the_command_lists_changes_and_ends_with_1_if_there_are_any(
     run: Path, changed: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if changed:
-        tamper(run, lambda found: found.update(score=0.45), "fma")
+        tamper(run, lambda found: found.update(score=0.45), "naive")
     monkeypatch.setattr(sys, "argv", ["ptxgym", "reverify", str(run)])
     with pytest.raises(SystemExit) as ended:
         main()
