@@ -1,4 +1,4 @@
-"""A model's endpoint that answers by script: the n-th answer of a conversation is the script's n-th."""
+"""A model's endpoint that answers by script: the n-th answer of a conversation is its script's n-th."""
 
 from __future__ import annotations
 
@@ -11,8 +11,13 @@ from typing import Any
 
 
 @contextmanager
-def scripted_endpoint(script: Sequence[str]) -> Iterator[str]:
-    """Serve chat completions, streamed or not, on a loopback port; yields the base address."""
+def scripted_endpoint(*scripts: Sequence[str]) -> Iterator[str]:
+    """Serve chat completions, streamed or not, on a loopback port; yields the base address.
+
+    Conversations get the scripts in the order in which they begin, and the last one from then on; each script begins
+    otherwise.
+    """
+    opening = iter((*scripts[:-1], *[scripts[-1]] * 1000))
 
     class Handler(BaseHTTPRequestHandler):
         def log_message(self, *about: Any) -> None:
@@ -20,7 +25,9 @@ def scripted_endpoint(script: Sequence[str]) -> Iterator[str]:
 
         def do_POST(self) -> None:
             asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            text = script[sum(message["role"] == "assistant" for message in asked["messages"])]
+            said = [_plain(message["content"]) for message in asked["messages"] if message["role"] == "assistant"]
+            script = next(each for each in scripts if list(each[: len(said)]) == said) if said else next(opening)
+            text = script[len(said)]
             streamed = bool(asked.get("stream"))
             body = (_stream(text) if streamed else json.dumps(_whole(text))).encode()
             self.send_response(200)
@@ -36,6 +43,10 @@ def scripted_endpoint(script: Sequence[str]) -> Iterator[str]:
     finally:
         server.shutdown()
         server.server_close()
+
+
+def _plain(content: Any) -> str:
+    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
 
 
 _USAGE = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}

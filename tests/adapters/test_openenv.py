@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ptxgym.adapters.group import group_advantages
 from ptxgym.errors import UsageError
 from ptxgym.evaluator import Evaluator
 from tests.adapters.conftest import DOOMED, NOTHING, RIGHT, FrailDevice
@@ -61,6 +62,22 @@ def test_a_machine_that_keeps_failing_has_no_reward(evaluator: Evaluator, device
     device.dying = False
     env.reset(**START)
     assert env.step(action(RIGHT)).reward == pytest.approx(0.2)
+
+
+def test_a_failed_session_changes_no_siblings_advantage(evaluator: Evaluator) -> None:
+    from ptxgym.adapters.openenv import KernelEnvironment
+
+    def rewards(*answers: str) -> list[float | None]:
+        found = []
+        for answer in answers:
+            env = KernelEnvironment(evaluator)
+            env.reset(**START)
+            found.append(env.step(action(answer)).reward)
+        return found
+
+    alone, beside = rewards(NOTHING, RIGHT, RIGHT), rewards(NOTHING, RIGHT, RIGHT, DOOMED)
+    assert beside == [*alone, None] and alone == pytest.approx([0.0, 0.2, 0.2])
+    assert group_advantages(beside) == [*group_advantages(alone), 0.0]
 
 
 def test_tasks_are_provided(evaluator: Evaluator) -> None:

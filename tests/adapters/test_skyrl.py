@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ptxgym.adapters.group import MixedConditionsError
+from ptxgym.adapters.group import MixedConditionsError, group_advantages
 from ptxgym.errors import UsageError, WorkerDied
 from ptxgym.evaluator import Evaluator
 from tests.adapters.conftest import DOOMED, NOTHING, RIGHT, FrailDevice
@@ -63,6 +63,23 @@ def test_a_failing_machine_raises_and_costs_no_turn(gym: ModuleType, evaluator: 
     assert env.get_metrics()["lost"] == 1.0
     device.dying = False
     assert sibling.step(RIGHT)["reward"] == pytest.approx(0.2)
+
+
+def test_a_failed_rollout_changes_no_siblings_advantage(gym: ModuleType, evaluator: Evaluator) -> None:
+    def rewards(*answers: str) -> list[float | None]:
+        found: list[float | None] = []
+        for answer in answers:
+            try:
+                found.append(make(gym, evaluator, max_turns=1).step(answer)["reward"])
+            except WorkerDied:
+                found.append(None)
+        return found
+
+    alone = rewards(NOTHING, RIGHT, RIGHT)
+    beside = rewards(NOTHING, DOOMED, RIGHT, RIGHT)
+    assert beside == [alone[0], None, *alone[1:]] and alone == pytest.approx([0.0, 0.2, 0.2])
+    first, lost, *others = group_advantages(beside)
+    assert ([first, *others], lost) == (group_advantages(alone), 0.0)
 
 
 def test_metrics_are_averaged_and_mixed_conditions_refused(gym: ModuleType, device: FrailDevice) -> None:

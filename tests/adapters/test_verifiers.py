@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ptxgym.adapters.group import group_advantages
 from ptxgym.evaluator import Evaluator
 from tests.adapters.chat_server import scripted_endpoint
 from tests.adapters.conftest import DOOMED, NOTHING, RIGHT, FrailDevice
@@ -46,12 +47,12 @@ def load(evaluator: Evaluator, retries: int = 0) -> Any:
     return env
 
 
-def play(env: Any, script: list[str], episodes: int = 1) -> list[Any]:
+def play(env: Any, *scripts: list[str], episodes: int = 1) -> list[Any]:
     from verifiers.v1.clients import ModelContext
     from verifiers.v1.configs.client import EvalClientConfig
 
     async def run() -> list[Any]:
-        with scripted_endpoint(script) as address:
+        with scripted_endpoint(*scripts) as address:
             context = ModelContext(model="m", client=EvalClientConfig(base_url=address, api_key_var="NONE"))
             task = next(each for each in env.taskset if each.data.options["variant"] == "k64")
             async with env.serving():
@@ -83,6 +84,19 @@ def test_a_machine_that_keeps_failing_is_an_error_without_reward(evaluator: Eval
     assert not episode.ok and "WorkerDied: gone" in episode.errors[-1].message
     assert episode.errors[-1].type == "EnvError"  # what a retry rule names
     assert all(trace.rewards == {} and not trace.ok for trace in episode.traces)
+
+
+def test_a_failed_episode_changes_no_siblings_reward(evaluator: Evaluator) -> None:
+    scripts = [[NOTHING, NOTHING], [RIGHT, NOTHING], ["Let me think.", RIGHT], [DOOMED, NOTHING]]
+
+    def rewards(count: int) -> list[float | None]:
+        played = play(load(evaluator), *scripts[:count], episodes=count)
+        found = [trace.reward if episode.ok else None for episode in played for trace in episode.traces]
+        return sorted(found, key=lambda reward: (reward is None, reward))
+
+    alone, beside = rewards(3), rewards(4)
+    assert beside == [*alone, None] and alone == pytest.approx([0.0, 0.2, 0.2])
+    assert group_advantages(beside)[:3] == group_advantages(alone)
 
 
 def test_the_error_can_be_retried(evaluator: Evaluator, device: FrailDevice) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.util
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ptxgym.errors import InfrastructureError, UsageError
@@ -25,7 +27,14 @@ def tokenizer() -> Any:
     return tiny_tokenizer([RIGHT, NOTHING, "The task and its contract, feedback and all."])
 
 
-def play(tokenizer: Any, evaluator: Evaluator, script: tuple[str, ...], row: Any = ROW, logprobs: bool = True) -> Any:
+def play(
+    tokenizer: Any,
+    evaluator: Evaluator,
+    script: tuple[str, ...],
+    row: Any = ROW,
+    logprobs: bool = True,
+    steps: tuple[int, ...] = (),
+) -> Any:
     """Have verl make the loop that is registered, and run it."""
     import hydra
     from omegaconf import OmegaConf
@@ -39,9 +48,11 @@ def play(tokenizer: Any, evaluator: Evaluator, script: tuple[str, ...], row: Any
             self.asked: list[str] = []
 
         async def generate(self, *, request_id: str, prompt_ids: list[int], sampling_params: Any) -> TokenOutput:
-            ids = [*tokenizer(script[len(self.asked)])["input_ids"], tokenizer.eos_token_id]
+            turn = len(self.asked)
+            ids = [*tokenizer(script[turn])["input_ids"], tokenizer.eos_token_id]
+            about = {f"{end}_global_steps": steps[turn] for end in ("min", "max")} if steps else {}
             self.asked.append(tokenizer.decode(prompt_ids))
-            return TokenOutput(token_ids=ids, log_probs=[-1.0] * len(ids) if logprobs else None)
+            return TokenOutput(token_ids=ids, log_probs=[-1.0] * len(ids) if logprobs else None, extra_fields=about)
 
     server = Server()
 
@@ -77,6 +88,41 @@ def test_a_machine_that_keeps_failing_raises(tokenizer: Any, evaluator: Evaluato
     with pytest.raises(InfrastructureError, match="PTX-Gemm-H100/k64 has no reward: WorkerDied: gone"):
         play(tokenizer, evaluator, (RIGHT, DOOMED))
     assert play(tokenizer, evaluator, (RIGHT, NOTHING))[0].reward_score == pytest.approx(0.2)
+
+
+def advantages(outputs: list[Any]) -> list[float]:
+    """What verl makes of a group."""
+    import torch
+    from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
+
+    longest = max(len(output.response_ids) for output in outputs)
+    rewards, mask = torch.zeros(len(outputs), longest), torch.zeros(len(outputs), longest)
+    for row, output in enumerate(outputs):
+        mask[row, : len(output.response_mask)] = torch.tensor(output.response_mask)
+        rewards[row, : len(output.response_mask)] = output.as_dict()["rm_scores"]
+    found, _ = compute_grpo_outcome_advantage(rewards, mask, np.array(["task"] * len(outputs), dtype=object))
+    return [float(row[own.bool()][0]) for row, own in zip(found, mask, strict=True)]
+
+
+def test_a_lost_rollout_is_no_row_and_changes_no_siblings_advantage(tokenizer: Any, evaluator: Evaluator) -> None:
+    outputs = []
+    for script in ((NOTHING, NOTHING), (DOOMED, NOTHING), (RIGHT, NOTHING), (NOTHING, RIGHT)):
+        with contextlib.suppress(InfrastructureError):
+            outputs.append(play(tokenizer, evaluator, script)[0])
+    assert [output.reward_score for output in outputs] == pytest.approx([0.0, 0.2, 0.2])
+    earned = np.array([0.0, 0.2, 0.2])
+    found = advantages(outputs)
+    assert found == pytest.approx((earned - earned.mean()) / earned.std(ddof=1), abs=1e-4)
+    zero = outputs[0].model_copy(update={"reward_score": 0.0})  # the control: as a row of 0 it would have changed them
+    assert advantages([*outputs, zero])[2] > found[2] + 0.1
+
+
+def test_which_weights_wrote_an_answer_is_kept(tokenizer: Any, evaluator: Evaluator) -> None:
+    output, _ = play(tokenizer, evaluator, (NOTHING, RIGHT), steps=(7, 9))
+    assert (output.extra_fields["min_global_steps"], output.extra_fields["max_global_steps"]) == (7, 9)
+    assert output.extra_fields["policies"] == ("7", "9")
+    assert output.reward_score == pytest.approx(0.2)  # it changes no reward
+    assert play(tokenizer, evaluator, (RIGHT, NOTHING))[0].extra_fields["policies"] == ("", "")
 
 
 def test_a_row_names_its_environment(tokenizer: Any, evaluator: Evaluator) -> None:
