@@ -12,8 +12,8 @@ import contextlib
 import functools
 import importlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from ptxgym.device.cuda import ncu
@@ -38,8 +38,8 @@ from ptxgym.verdict import Failure, Finding
 
 WARM_EXECUTORS = 4
 WARM_PROFILERS = 2
-PROFILERS_AT_ONCE = 3
-"""Nsight Compute itself lets one kernel be profiled at a time; the rest of starting up goes on beside."""
+PROFILERS_AT_ONCE = 2
+"""Nsight Compute lets one process profile at a time; beside it another makes its context, or ends."""
 QUIET_S = 1.0
 """How long nobody must have been at work before profilers are started that nobody has asked for yet."""
 AT_ONCE = 8
@@ -73,7 +73,8 @@ class Bench:
         self._executors.expect(more)
         if announced.tier != "rl":
             self._profiles = True
-            self._profilers.expect(more)
+            if more < 0 or self._executors.expected + self._at_work <= WARM_PROFILERS:
+                self._profilers.expect(more)  # where more come, none profiles an empty kernel first
         if more < 0:
             self._prepare_when_quiet()
             return
@@ -181,21 +182,23 @@ class Bench:
         return self._at_work == 0 and self._executors.expected == 0
 
     def _start_executor(self) -> Executor:
-        with self._lock.shared():
-            running = Executor.start(self._gpu)
-            try:
+        running = Executor.start(self._gpu)
+        try:
+            running.connected()
+            with self._lock.shared():
                 running.ready()
-            except BaseException:
-                running.kill()
-                raise
-            return running
+        except BaseException:
+            running.kill()
+            raise
+        return running
 
     def _start_profiler(self) -> ncu.ProfiledExecutor | ncu.Unavailable:
-        with self._profiling():
-            profiler = ncu.start(self._gpu)
-            if isinstance(profiler, ncu.ProfiledExecutor):
+        profiler = ncu.start(self._gpu)
+        if isinstance(profiler, ncu.ProfiledExecutor):
+            profiler.connected()
+            with self._profiling():
                 profiler.ready()
-            return profiler
+        return profiler
 
     def _profile(
         self, memory: GpuMemory, request: Request, case: Case, results: Handles, observe: bool
@@ -203,19 +206,13 @@ class Bench:
         with self._lock.shared():
             given = memory.inputs(request.task, case)
         profiler = self._profilers.take_waiting()
-        with ExitStack() as stack:
-            on_gpu: Callable[[], AbstractContextManager[Any]] = self._profiling
-            if profiler is None:  # started and used in one hold, which ends when the GPU is no longer needed
-                stack.enter_context(self._profiling())
-                on_gpu = stack.pop_all
-                profiler = ncu.start(self._gpu, observe=observe, ahead=False)
-            if isinstance(profiler, ncu.Unavailable):
-                return _unusable(profiler)
-            poison = {one.name: POISON[one.dtype] for one in request.task.outputs}
-            seen = ncu.profile(
-                self._gpu, request.build, request.plan(case.axes), given, results, observe=observe,
-                prewarmed=profiler, poison=poison, on_gpu=on_gpu,
-            )  # fmt: skip
+        if isinstance(profiler, ncu.Unavailable):
+            return _unusable(profiler)
+        poison = {one.name: POISON[one.dtype] for one in request.task.outputs}
+        seen = ncu.profile(
+            self._gpu, request.build, request.plan(case.axes), given, results, observe=observe,
+            prewarmed=profiler, poison=poison, on_gpu=self._profiling,
+        )  # fmt: skip
         return _unusable(seen) if isinstance(seen, ncu.Unavailable) else seen
 
     @contextmanager

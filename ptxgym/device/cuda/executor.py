@@ -111,6 +111,7 @@ class Executor:
     def __init__(self, process: ExecutorProcess) -> None:
         """Take over a process that was started; see `start`."""
         self._process = process
+        self._connected = False
         self._greeting: Greeting | None = None
         self._plans: tuple[LaunchPlan, ...] | None = None
         self._kernels: tuple[str, ...] = ()
@@ -123,7 +124,7 @@ class Executor:
 
     @classmethod
     def start(cls, gpu: Gpu, *, wrapper: Sequence[str] = (), env: Mapping[str, str] = {}) -> Executor:
-        """Start the process; returns at once, while the process makes its context.
+        """Start the process; returns at once. It does not touch the GPU before `ready`.
 
         Args:
             gpu: Where to run; chosen by its UUID.
@@ -137,16 +138,25 @@ class Executor:
         settings = {"CUDA_VISIBLE_DEVICES": gpu.uuid, "CUDA_MODULE_LOADING": "EAGER", "CUDA_CACHE_DISABLE": "1"}
         return cls(ExecutorProcess(native.program("executor"), wrapper, {**settings, **env}))
 
+    def connected(self, timeout_s: float = 60) -> None:
+        """Wait until the process runs, which takes a wrapper a second; later calls return at once.
+
+        Raises:
+            InfrastructureError: if it does not come up; the message holds what it or its wrapper said.
+        """
+        if not self._connected:
+            self._process.accept(timeout_s)
+            self._connected = True
+
     def ready(self, timeout_s: float = 60) -> Greeting:
-        """Wait until the process has its context; later calls return at once.
+        """Have the process make its context, and wait for that; later calls return at once.
 
         Raises:
             InfrastructureError: if it does not come up; the message holds what it or its wrapper said.
         """
         if self._greeting is None:
-            deadline = time.monotonic() + timeout_s
-            self._process.accept(timeout_s)
-            answer, body = self._answer(max(deadline - time.monotonic(), 0.001))
+            self.connected(timeout_s)
+            answer, body = self._ask(wire.Request.BEGIN, b"", timeout_s=timeout_s)
             if answer is wire.Answer.FAILED:
                 self._failed(body, None)
             version, l2_bytes, pageable = self._expect(wire.Answer.READY, answer, body).numbers("iQB")
@@ -329,16 +339,17 @@ class Executor:
         self._expect(wire.Answer.DONE, *self._ask(wire.Request.FORGET, wire.Writer().numbers("I", number).body))
 
     def _ask(
-        self, request: wire.Request, body: bytes, descriptor: int | None = None
+        self,
+        request: wire.Request,
+        body: bytes,
+        descriptor: int | None = None,
+        timeout_s: float = PREPARATION_LIMIT_S,
     ) -> tuple[wire.Answer, wire.Reader]:
         try:
-            self._process.send(request, body, descriptor, PREPARATION_LIMIT_S)
+            self._process.send(request, body, descriptor, timeout_s)
         except TooSlow as error:
             self._process.kill()
-            raise InfrastructureError(f"the executor took no request for {PREPARATION_LIMIT_S:g} s") from error
-        return self._answer(PREPARATION_LIMIT_S)
-
-    def _answer(self, timeout_s: float) -> tuple[wire.Answer, wire.Reader]:
+            raise InfrastructureError(f"the executor took no request for {timeout_s:g} s") from error
         try:
             return self._process.receive(timeout_s)
         except TooSlow as error:

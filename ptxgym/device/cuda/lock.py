@@ -8,9 +8,6 @@ flock permits and which `fs.protected_regular` (Documentation/admin-guide/sysctl
 There are two such pairs of files: one for work of milliseconds, one for work of seconds (a profiler, a sanitizer, the
 start of a process). Who wants to be alone first waits for the long work to end, while the short goes on beside it, and
 then for the short. With one pair, every step of every evaluation would wait whenever a race waits for a profiler.
-
-He leaves the turnstile of the long work open for a while: profilers wait for each other anyway, so a race that let only
-those finish that have begun would have them start one by one, and meanwhile more candidates join the race.
 """
 
 from __future__ import annotations
@@ -32,8 +29,6 @@ from pathlib import Path
 from ptxgym.errors import InfrastructureError, UsageError
 
 TIMEOUT_S = 600.0
-PATIENCE_S = 5.0
-"""How long others may begin long work while one waits to be alone: three profilers or so."""
 POLL_S = 0.001
 """How often a waiting thread asks: flock(2) itself knows no time limit."""
 FOLDER = Path("/tmp")
@@ -143,12 +138,7 @@ class DeviceLock:
         gates = (self._long, self._short) if hold.exclusive else (self._long,) if hold.long else (self._short,)
         try:
             for gate in gates:
-                granted = None
-                if hold.exclusive and gate is self._long:
-                    granted = self._locked_by(min(deadline, began + PATIENCE_S), gate.lock, fcntl.LOCK_EX)
-                if granted is None:
-                    granted = self._passed(gate, hold.exclusive, deadline, timeout_s)
-                hold.descriptors += (granted,)
+                hold.descriptors += (self._passed(gate, hold.exclusive, deadline, timeout_s),)
         except BaseException:
             _release(hold)
             raise
@@ -166,20 +156,12 @@ class DeviceLock:
 
     def _locked(self, path: Path, mode: int, deadline: float, timeout_s: float) -> int:
         """Return a descriptor of `path` that holds its flock."""
-        descriptor = self._locked_by(deadline, path, mode)
-        if descriptor is None:
-            raise InfrastructureError(self._too_long(timeout_s))
-        return descriptor
-
-    def _locked_by(self, deadline: float, path: Path, mode: int) -> int | None:
-        """Return a descriptor of `path` that holds its flock; None where it was not free until `deadline`."""
         while True:
             descriptor = _opened(path, deadline)
             try:
                 while not _tried(descriptor, mode, path):
                     if time.monotonic() >= deadline:
-                        os.close(descriptor)
-                        return None
+                        raise InfrastructureError(self._too_long(timeout_s))
                     time.sleep(POLL_S * random.uniform(0.5, 1.5))
                 if _still_named(descriptor, path):
                     return descriptor

@@ -1,8 +1,8 @@
 """Runs an executor under Nsight Compute and reads what it counted.
 
-Start-up is slow (1.3 s for the process, 1.05 s for the first kernel that is profiled) and profiling is not (0.6 s for a
+Start-up is slow (1 s for the process, 1.05 s for the first kernel that is profiled) and profiling is not (0.6 s for a
 GEMM that takes 0.7 ms), as measured on an H200 with Nsight Compute 2025.3.1. Therefore `start` brings up Nsight Compute
-with an executor that profiles an empty kernel of its own, while the submission is still being compiled, and
+with an executor, `ready` has it profile an empty kernel of its own while the submission is still being compiled, and
 `ProfiledExecutor.profile` gives it its plan. Nsight Compute lets one process profile at a time on a GPU (without its
 lock file, all but one die), so where the plan is there already, the empty kernel would only cost its passes.
 """
@@ -18,7 +18,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -152,7 +152,7 @@ def start(gpu: Gpu, *, observe: bool = True, ahead: bool = True) -> ProfiledExec
     Args:
         gpu: where.
         observe: collect everything for `KernelProfile`; otherwise `metrics.COUNTED` alone.
-        ahead: there is no plan yet, so profile an empty kernel until it comes.
+        ahead: there is no plan yet, so `ready` profiles an empty kernel until it comes.
 
     Raises:
         InfrastructureError: if the process cannot be started.
@@ -200,6 +200,7 @@ class ProfiledExecutor:
         """Start it; `start` calls this."""
         self.observes = observe
         self._ncu = ncu
+        self._trouble: InfrastructureError | None = None
         folder = Path(tempfile.mkdtemp(prefix="ptxgym-ncu-"))
         self._report = folder / "report.ncu-rep"
         self._cleanup = weakref.finalize(self, shutil.rmtree, folder, True)
@@ -220,10 +221,20 @@ class ProfiledExecutor:
             self._cleanup()
             raise
 
+    def connected(self) -> None:
+        """Wait until Nsight Compute has started the executor, without the GPU; `profile` tells what is in the way."""
+        self._attempt(self._executor.connected)
+
     def ready(self) -> None:
-        """Wait until the empty kernel is profiled; what is in the way is told by `profile`."""
-        with suppress(InfrastructureError):
-            self._executor.ready()
+        """Wait until the empty kernel is profiled, if there is one; `profile` tells what is in the way."""
+        self._attempt(self._executor.ready)
+
+    def _attempt(self, step: Callable[[], object]) -> None:
+        if self._trouble is None:
+            try:
+                step()
+            except InfrastructureError as error:  # its process has ended, and cannot be asked again
+                self._trouble = error
 
     def probe(self) -> Unavailable | None:
         """Wait until the empty kernel is profiled, end everything, and return what was in the way."""
@@ -269,8 +280,11 @@ class ProfiledExecutor:
         try:
             with ThreadPoolExecutor(1, "listing") as beside:
                 listing = beside.submit(_disassembled, build)
+                self.connected()
                 with on_gpu():
                     try:
+                        if self._trouble is not None:
+                            raise self._trouble
                         refused = self._executor.load(build, (plan,))
                         if refused is not None:
                             return refused

@@ -14,6 +14,7 @@ REGION 2 `u32` id, `u8` kind (0 exported device memory, 1 file in host memory), 
 FORGET 3 `u32` id
 CALL   4 `u32` plan, `flag` flush, `flag` profile, `list(u32 buffer, u32 region)` inputs, the same for results,
          `list(u32 buffer, u32 width, u32 value)` poisons
+BEGIN  5 empty; the first request, before which the process does not touch the GPU
 ====== = ======================================================================================================
 
 * plan: `list(text name, u8 role, u64 bytes)` buffers, `list(map)`, `list(function)`, `list(operation)`; the roles are
@@ -35,7 +36,7 @@ CALL   4 `u32` plan, `flag` flush, `flag` profile, `list(u32 buffer, u32 region)
 Answers:
 
 ========= = ===================================================================================================
-READY     1 `i32` driver version, `u64` bytes of L2, `flag` kernels can read this host's memory; unasked, once
+READY     1 `i32` driver version, `u64` bytes of L2, `flag` kernels can read this host's memory (of BEGIN)
 DONE      2 `flag` the module is loaded anew before each call (of LOAD)
 CALLED    3 `f64` µs between events, `f64` µs by the executor's clock, `text` printed
 FAILED    4 `text` stage, `i32` CUresult, `text` its name, `text` driver call, `i32` index (meanings:
@@ -66,6 +67,7 @@ class Request(IntEnum):
     REGION = 2
     FORGET = 3
     CALL = 4
+    BEGIN = 5
 
 
 class Answer(IntEnum):

@@ -26,6 +26,7 @@ void send_overrun(Connection& connection, const Overrun& overrun, const std::str
 
 void answer(Connection& connection, Session& session, Printed& printed, Frame& frame) {
     switch (frame.request) {
+        case Request::begin: break;  // it has begun
         case Request::load:
             session.load(read_job(frame.body));
             connection.send(Answer::done, Writer().number(static_cast<std::uint8_t>(session.reloads())));
@@ -58,6 +59,10 @@ void answer(Connection& connection, Session& session, Printed& printed, Frame& f
 }
 
 void serve(Connection& connection, Printed& printed) {
+    Frame frame{Request::load, Reader({}), -1};
+    if (!connection.receive(frame)) return;
+    if (frame.request != Request::begin) throw Malformed("a request before the one to begin");
+    frame.body.end();
     try {
         Session session(printed);
         warm_profiler_if_asked();
@@ -66,7 +71,6 @@ void serve(Connection& connection, Printed& printed) {
             .number(static_cast<std::uint64_t>(session.l2_bytes()))
             .number(static_cast<std::uint8_t>(session.pageable_access()));
         connection.send(Answer::ready, body);
-        Frame frame{Request::load, Reader({}), -1};
         while (connection.receive(frame)) {
             try {
                 answer(connection, session, printed, frame);

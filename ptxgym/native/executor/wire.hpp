@@ -9,7 +9,7 @@
 
 namespace executor {
 
-enum class Request : std::uint32_t { load = 1, region = 2, forget = 3, call = 4 };
+enum class Request : std::uint32_t { load = 1, region = 2, forget = 3, call = 4, begin = 5 };
 enum class Answer : std::uint32_t { ready = 1, done = 2, called = 3, failed = 4, overrun = 5, launching = 6 };
 
 // What arrived is not what wire.py describes.

@@ -35,8 +35,10 @@ class Process:
         self.observes, self.ended = observes, False
         self.made.append(self)
 
-    def ready(self) -> None:
+    def connected(self) -> None:
         pass
+
+    ready = connected
 
     def kill(self) -> None:
         self.ended = True
@@ -130,27 +132,48 @@ def test_profilers_are_started_when_it_is_quiet(bench: Bench, monkeypatch: pytes
     settle(lambda: len(profilers()) == benches.WARM_PROFILERS)
 
 
-def test_a_profiler_that_nobody_started_holds_the_gpu_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From its start until it is done: a race in between would cost it another wait."""
-    holds: list[Any] = []
+@pytest.mark.parametrize("ahead", [True, False])
+def test_a_profiler_has_the_gpu_only_while_it_uses_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, ahead: bool
+) -> None:
+    """Its process takes a second to come up, for which no race has to wait."""
+    holds: dict[str, Any] = {}
+    began: list[bool] = []
     begin = ncu.start
 
     def start(gpu: Any, observe: bool = True, ahead: bool = True) -> Any:
-        holds.append(bench._lock.mine)
+        holds["start"] = bench._lock.mine
+        began.append(ahead)
         return begin(gpu, observe=observe)
 
     def profile(self: Process, *arguments: Any, on_gpu: Callable[[], Any], **options: Any) -> str:
         with on_gpu():
-            holds.append(bench._lock.mine)
-        holds.append(bench._lock.mine)
+            holds["use"] = bench._lock.mine
+        holds["read"] = bench._lock.mine
         return "profiled"
 
     monkeypatch.setattr(ncu, "start", start)
+    monkeypatch.setattr(ncu.ProfiledExecutor, "connected", lambda self: holds.update(connect=bench._lock.mine))
+    monkeypatch.setattr(ncu.ProfiledExecutor, "ready", lambda self: holds.update(ready=bench._lock.mine))
     monkeypatch.setattr(ncu.ProfiledExecutor, "profile", profile)
     request = fakes.request()
+    if ahead:
+        bench.expect(fakes.announced(), 1)
     assert bench._profile(Memory(), request, request.conditions.cases[0], {}, True) == "profiled"  # type: ignore
-    started, used, after = holds
-    assert started is used and started.long and after is None
+    assert began == [ahead]
+    if ahead:
+        assert holds["connect"] is None and holds["ready"].long
+    assert holds["start"] is None and holds["use"].long and holds["read"] is None
+
+
+def test_where_many_come_no_profiler_is_started_ahead(bench: Bench) -> None:
+    for _ in range(benches.WARM_PROFILERS):
+        bench.expect(fakes.announced(), 1)
+    settle(lambda: len(profilers()) == benches.WARM_PROFILERS)
+    bench._profilers.take(), bench._profilers.take()
+    bench.expect(fakes.announced(), 1)
+    settle(lambda: len(executors()) == benches.WARM_PROFILERS + 1)
+    assert len(profilers()) == benches.WARM_PROFILERS
 
 
 def test_failing_start_gives_its_place_back(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

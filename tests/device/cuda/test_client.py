@@ -152,7 +152,7 @@ def test_kill_from_outside_fails_all_that_wait(judge: CudaJudge, room: Path) -> 
     (room / "behaviour").write_text("sleep")
     with ThreadPoolExecutor(3) as pool:
         waiting = [pool.submit(ask, judge) for _ in range(3)]
-        wait_for((room / "sleeping").exists)
+        wait_for(lambda: (room / "sleeping").exists() and (room / "sleeping").read_text() == "zzz")
         assert judge.pid is not None
         os.kill(judge.pid, signal.SIGKILL)
         for one in waiting:
