@@ -1,0 +1,344 @@
+import asyncio
+import os
+import pickle
+import signal
+import threading
+import time
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from ptxgym.cluster import EvaluationService, Fleet, Request, asking
+from ptxgym.cluster.backend import boards
+from ptxgym.cluster.protocol import Kind
+from ptxgym.episode import Episode
+from ptxgym.errors import (
+    DeadlineExceeded,
+    InfrastructureError,
+    Overloaded,
+    ResourcesMissing,
+    UnknownNameError,
+    UsageError,
+)
+from ptxgym.task import load_task
+from ptxgym.verdict import Status
+from tests.cluster.conftest import steps
+
+
+def request(text: str, **more) -> Request:
+    return Request(text=text, task="gemm", **more)
+
+
+def pids(log: Path) -> set[int]:
+    return {int(line.split()[1]) for line in (log / "steps").read_text().splitlines()}
+
+
+def test_equal_texts_are_evaluated_once_whoever_asks(make, log):
+    service = make(fleet=Fleet(cpu=2))
+    with ThreadPoolExecutor(16) as threads:
+        texts = [f"// ok {number % 5}" for number in range(100)]
+        verdicts = list(threads.map(lambda text: service.evaluate(text, "gemm"), texts))
+    assert [verdict.message for verdict in verdicts] == texts
+    assert sorted(steps(log)) == sorted((kind, f"// ok {n}") for n in range(5) for kind in ("build", "emulate"))
+    counters = service.status().counters
+    assert (counters["asked"], counters["evaluated"]) == (100, 5)
+    assert counters["joined"] + counters["remembered"] == 95
+
+
+def test_what_differs_in_task_workload_or_generation_is_other_work(make):
+    service = make()
+    same = {"text": "// ok", "task": "gemm"}
+    keys = [
+        service.submit(Request(**same)).key,
+        service.submit(Request(**same, workload="schedules")).key,
+        service.submit(Request(**same, arch="b200")).key,
+        service.submit(Request(**same, variant="nn")).key,
+        service.submit(Request(text="// ok", task="attn_fwd")).key,
+        service.submit(Request(text="// ok ", task="gemm")).key,
+    ]
+    assert len(set(keys)) == len(keys)
+    assert service.submit(Request(**same, workload="emulation", started=True, deadline_s=50)).key == keys[0]
+    assert make(epoch=1).submit(Request(**same)).key != keys[0]
+    assert make(secret="t").submit(Request(**same)).key != keys[0]
+
+
+def test_a_worker_that_dies_costs_only_what_it_had(make, log):
+    service = make(fleet=Fleet(cpu=2))
+    dying = service.submit(request("// die once x"))
+    others = [service.submit(request(f"// ok {number}")) for number in range(6)]
+    assert dying.result(60).status is Status.OK
+    assert all(other.result(60).status is Status.OK for other in others)
+    done = steps(log)
+    assert done.count(("emulate", "// die once x")) == 2 and done.count(("build", "// die once x")) == 1
+    assert len(done) == 15
+    assert service.status().counters["deaths"] == 1
+
+
+def test_the_machine_s_failures_are_retried_and_told_in_the_end(make):
+    service = make(retries=1)
+    assert service.evaluate("// infra once x", "gemm").status is Status.OK
+    with pytest.raises(InfrastructureError, match=r"failed 2 times .*: the disk is full"):
+        service.evaluate("// infra", "gemm")
+
+
+def test_what_is_no_failure_of_the_machine_is_not_retried(make, log):
+    service = make()
+    with pytest.raises(UsageError, match="other content"):
+        service.evaluate("// usage", "gemm")
+    with pytest.raises(ZeroDivisionError) as caught:
+        service.evaluate("// bug", "gemm")
+    assert any("stations.py" in note for note in caught.value.__notes__)  # where it happened, in the worker
+    assert len(steps(log)) == 4
+
+
+def test_a_wedged_evaluation_ends_at_its_deadline_and_others_do_not_wait_for_it(make, log):
+    service = make()
+    service.evaluate("// ok", "gemm")
+    before = pids(log)
+    wedged = service.submit(request("// sleep 600", deadline_s=1))
+    other = service.submit(request("// ok 2"))
+    with pytest.raises(DeadlineExceeded, match="emulate on cpu 0"):
+        wedged.result(60)
+    assert other.result(60).status is Status.OK
+    assert not before & (pids(log) - before) and not any(alive(pid) for pid in before)
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_a_ticket_may_be_waited_for_in_turns_and_cancelled(make):
+    service = make()
+    ticket = service.submit(request("// sleep 600"))
+    with pytest.raises(DeadlineExceeded, match="still being worked on"):
+        ticket.result(0.1)
+    ticket.cancel()
+    with pytest.raises(CancelledError):
+        ticket.result(60)
+    assert service.evaluate("// ok", "gemm").status is Status.OK
+
+
+def test_a_full_queue_pushes_back(make):
+    service = make(capacity=1)
+    running = service.submit(request("// sleep 1"))
+    with pytest.raises(Overloaded):
+        service.submit(request("// ok"), wait_s=0)
+    assert service.submit(request("// sleep 1"), wait_s=0).key == running.key
+    later = service.submit(request("// ok"))  # returns once there is room
+    assert running.done() and later.result(60).status is Status.OK
+
+
+def test_async_callers_wait_without_threads_and_their_cancellation_cancels(make):
+    service = make()
+
+    async def main():
+        slow = asyncio.create_task(service.aevaluate("// sleep 600", "gemm"))
+        verdicts = await asyncio.gather(service.aevaluate("// a", "gemm", workload="schedules"))
+        slow.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await slow
+        return verdicts
+
+    service.evaluate("// a", "gemm", workload="schedules")
+    assert asyncio.run(main())[0].message == "// a"
+    assert service.evaluate("// ok", "gemm").status is Status.OK
+    assert service.status().counters["cancelled"] == 1
+
+
+def test_a_restarted_driver_finds_finished_work(make, log, tmp_path):
+    first = make(secret=None, results=tmp_path / "results")
+    ticket = first.submit(request("// ok"))
+    verdict = ticket.result(60)
+    first.close()
+    second = make(secret=None, results=tmp_path / "results")
+    assert second.finished(ticket.key) == verdict
+    assert second.evaluate("// ok", "gemm") == verdict
+    assert len(steps(log)) == 2
+    assert (tmp_path / "results" / "secret").stat().st_mode & 0o077 == 0
+    other = make(secret=None, results=tmp_path / "other")
+    assert other.finished(ticket.key) is None
+    assert other.submit(request("// ok")).key != ticket.key  # another secret, other conditions
+
+
+def test_a_result_that_was_cut_off_is_evaluated_again(make, log, tmp_path):
+    first = make(results=tmp_path)
+    ticket = first.submit(request("// ok"))
+    ticket.result(60)
+    first.close()
+    (file,) = tmp_path.glob("verdicts/*/*.json")
+    file.write_text(file.read_text()[:100])
+    assert make(results=tmp_path).evaluate("// ok", "gemm").status is Status.OK
+    assert len(steps(log)) == 4
+
+
+def test_workers_with_other_versions_are_refused(make, monkeypatch):
+    service = make()
+    service.evaluate("// ok", "gemm")
+    monkeypatch.setenv("PTXGYM_TEST_VERSION", "2")
+    with pytest.raises(InfrastructureError, match=r"no verdict by the deadline|failed"):
+        service.submit(request("// die", deadline_s=5)).result(60)
+    late = service.submit(request("// ok 2", deadline_s=1))
+    with pytest.raises(DeadlineExceeded, match="ptxgym 2 instead of 1"):
+        late.result(60)
+
+
+def test_closing_tells_who_waits_and_ends_all_processes(make, log):
+    service = make()
+    service.evaluate("// ok", "gemm")
+    ticket = service.submit(request("// sleep 600"))
+    service.close()
+    with pytest.raises(InfrastructureError, match="was closed"):
+        ticket.result(10)
+    with pytest.raises(UsageError, match="closed"):
+        service.evaluate("// ok", "gemm")
+    eventually(lambda: not any(alive(pid) for pid in pids(log)))
+    service.close()
+
+
+def eventually(condition) -> None:
+    for _ in range(200):
+        if condition():
+            return
+        time.sleep(0.05)
+    raise AssertionError("it did not happen")
+
+
+def test_a_worker_ends_with_who_started_it(log):
+    if (child := os.fork()) == 0:
+        try:
+            from tests.cluster.stations import MAKER
+
+            service = EvaluationService(fleet=Fleet(cpu=1), secret="s", maker=MAKER)
+            service.evaluate("// ok", "gemm")
+        finally:
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    (worker,) = pids(log)
+    eventually(lambda: not alive(worker))
+
+
+def test_a_fork_is_told_that_the_service_is_its_parent_s(make):
+    service = make()
+    service.evaluate("// ok", "gemm")
+    read, write = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            service.evaluate("// ok", "gemm")
+        except UsageError as error:
+            os.write(write, str(error).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    os.close(write)
+    assert b"a fork of it: make a service here" in os.read(read, 1000)
+    assert service.evaluate("// ok 2", "gemm").status is Status.OK  # the parent's goes on
+
+
+def test_episodes_take_a_service_for_an_evaluator(make):
+    service = make()
+    episode = Episode("PTX-Gemm-H100", service, turns=2)
+    assert "emulator takes no times" in episode.prompt()
+    assert episode.submit("// ok").reward > 0 and episode.answer("no code").verdict.code == "submission.no_code"
+
+
+def test_texts_that_cannot_travel_are_rejected_as_anywhere(make):
+    verdict = make().evaluate("\ud800", "gemm")
+    assert verdict.status is Status.REJECTED and verdict.provenance.conditions
+
+
+@pytest.mark.parametrize(
+    ("error", "asked"),
+    [
+        (UnknownNameError, {"task": "gem"}),
+        (UnknownNameError, {"task": "gemm", "variant": "upside-down"}),
+        (UnknownNameError, {"task": "gemm", "arch": "h10"}),
+        (UnknownNameError, {"task": "gemm", "workload": "emu"}),
+        (UsageError, {"task": "gemm", "workload": "hardware"}),
+    ],
+)
+def test_requests_that_cannot_be_served_are_refused_at_once(make, error, asked):
+    with pytest.raises(error):
+        make().submit(Request(text="// ok", **asked))
+
+
+def test_a_task_that_no_content_folder_holds_is_refused(make):
+    task = load_task("gemm").model_copy(update={"summary": "another"})
+    with pytest.raises(UsageError, match="not what the content folders say"):
+        make().evaluate("// ok", task)
+    assert make().evaluate("// ok", load_task("gemm")).status is Status.OK
+
+
+def test_settings_are_checked(make, tmp_path):
+    for settings, said in [
+        ({"backend": "slurm"}, "'local' or 'ray'"),
+        ({"tier": "rl"}, "emulated"),
+        ({"capacity": 0}, "capacity"),
+        ({"retries": -1}, "retries"),
+        ({"deadline_s": 0}, "deadline_s"),
+        ({"fleet": None, "device": "tpu"}, "device"),
+    ]:
+        with pytest.raises(UsageError, match=said):
+            make(**settings)
+    for numbers in ({}, {"build": 2}, {"cpu": -1}, {"cpu": 1, "gpus": {"H2000": 1}}, {"cpu": 1, "gpu_slots": 0}):
+        with pytest.raises(UsageError):
+            Fleet(**numbers)
+
+
+def test_a_gpu_that_is_not_there_is_an_error_that_names_what_is(make):
+    with pytest.raises(ResourcesMissing, match=r"asked for 1 × B200, but there is no NVIDIA GPU"):
+        make(fleet=Fleet(cpu=1, gpus={"B200": 1}))
+    with pytest.raises(ResourcesMissing, match="no GPU can be used here"):
+        make(fleet=None, device="cuda")
+
+
+def test_a_service_stays_in_its_process(make):
+    with pytest.raises(TypeError, match="ptxgym serve"):
+        pickle.dumps(make())
+
+
+def test_the_deadline_and_the_start_of_an_episode_come_from_the_block(make):
+    service = make()
+    service.evaluate("// ok", "gemm")
+    with asking(deadline_s=0.5), pytest.raises(DeadlineExceeded):
+        service.evaluate("// sleep 600", "gemm")
+    assert service.evaluate("// sleep 1", "gemm").status is Status.OK
+
+
+def test_others_can_read_the_status(make, monkeypatch, tmp_path):
+    service = make(fleet=Fleet(cpu=2))
+    service.evaluate("// ok", "gemm")
+    eventually(lambda: any(status.counters.get("evaluated") for _, _, status in boards()))
+    pid, age_s, status = next(board for board in boards() if board[2].counters.get("evaluated"))
+    assert pid == os.getpid() and age_s < 60 and status.wanted[Kind.BUILD] == 2
+    service.close()
+    assert not [board for board in boards() if board[0] == pid]
+
+
+def test_the_service_of_the_process_is_shared_and_ends_with_its_last_user(make):
+    one = EvaluationService.shared("emulator")
+    assert EvaluationService.shared("emulator") is one and EvaluationService.shared("auto") is not one
+    one.close()
+    assert EvaluationService.shared("emulator") is not one
+
+
+def test_callers_on_many_threads_are_each_answered(make):
+    service = make(fleet=Fleet(cpu=2))
+    failures: list[BaseException] = []
+
+    def ask(number: int) -> None:
+        try:
+            assert service.evaluate(f"// {number % 7}", "gemm").message == f"// {number % 7}"
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(200)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures

@@ -1,0 +1,108 @@
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import data_equivalence
+
+import ptxgym  # noqa: F401  (registers the environments)
+from ptxgym.cluster import EvaluationService, Fleet
+from ptxgym.errors import UsageError
+from ptxgym.vector import KernelVectorEnv
+from tests.cluster.conftest import steps
+
+ID = "PTX-Gemm-H100"
+
+
+def test_make_vec_gives_episodes_that_step_at_once_each_with_its_own_text(make, log):
+    envs = gym.make_vec(ID, num_envs=64, turns=2, evaluator=make(fleet=Fleet(cpu=2)), deadline_s=300)
+    assert isinstance(envs.unwrapped, KernelVectorEnv)
+    observations, infos = envs.reset(seed=7)
+    assert len(observations["prompt"]) == 64 and envs.np_random_seed == tuple(range(7, 71))
+    texts = [f"// env {number}" for number in range(64)]
+    observations, rewards, terminated, truncated, infos = envs.step(texts)
+    assert observations["source"] == tuple(texts) and not terminated.any() and not truncated.any()
+    assert [verdict.message for verdict in infos["verdict"]] == texts
+    assert rewards.shape == (64,) and (rewards > 0).all()
+    assert len(steps(log)) == 128
+    observations, _, terminated, _, _ = envs.step(["// env 0"] * 64)  # known to all
+    assert terminated.all() and len(steps(log)) == 128
+    envs.close()
+
+
+def test_a_wedged_evaluation_truncates_its_own_environment_only(make):
+    service = make(fleet=Fleet(cpu=2))
+    envs = gym.make_vec(ID, num_envs=8, turns=2, evaluator=service, deadline_s=8)
+    envs.reset()
+    texts = [f"// env {number}" for number in range(8)]
+    texts[3] = "// sleep 600"
+    _, rewards, _, truncated, infos = envs.step(texts)
+    assert truncated.tolist() == [number == 3 for number in range(8)] and rewards[3] == 0.0
+    assert not infos["reward_valid"][3] and "DeadlineExceeded" in infos["error"][3]
+    assert all(infos["verdict"][number].message == texts[number] for number in range(8) if number != 3)
+    observations, _, _, truncated, infos = envs.step(["// again"] * 8)
+    assert not truncated.any() and observations["source"][3] == "" and observations["source"][2] == "// again"
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_order_seeds_and_autoreset_are_those_of_the_synchronous_vector_environment(make, mode):
+    service = make()
+    made = [
+        gym.make_vec(ID, num_envs=3, turns=2, evaluator=service, autoreset_mode=mode),
+        gym.make_vec(
+            ID,
+            num_envs=3,
+            turns=2,
+            evaluator=service,
+            vectorization_mode="sync",
+            vector_kwargs={"autoreset_mode": mode},
+        ),
+    ]
+    for envs in made:
+        assert envs.metadata["autoreset_mode"].value == mode
+    ours, theirs = ([envs.reset(seed=[5, 3, 9])] for envs in made)
+    for turn in range(5):
+        texts = [f"// {turn} {number}" for number in range(3)]
+        for log, envs in ((ours, made[0]), (theirs, made[1])):
+            log.append(envs.step(texts))
+        if turn == 2:
+            mask = {"reset_mask": np.array([False, True, False])}
+            for log, envs in ((ours, made[0]), (theirs, made[1])):
+                log.append(envs.reset(options=dict(mask)))
+    assert made[0].np_random_seed == made[1].np_random_seed == (5, 3, 9)
+    for ours_one, theirs_one in zip(ours, theirs, strict=True):
+        assert data_equivalence(plain(ours_one), plain(theirs_one))
+    for envs in made:
+        envs.close()
+
+
+def plain(value):
+    """Return a value without what differs from run to run or is no plain data."""
+    if isinstance(value, dict):
+        return {key: plain(one) for key, one in value.items()}
+    if isinstance(value, tuple):
+        return tuple(plain(one) for one in value)
+    if isinstance(value, np.ndarray) and value.dtype == object:
+        return tuple(plain(one) if isinstance(one, dict) else repr(one) for one in value)
+    return value
+
+
+def test_a_mistake_of_the_caller_is_raised_and_the_next_step_goes_on(make):
+    envs = gym.make_vec(ID, num_envs=3, turns=3, evaluator=make(), autoreset_mode="Disabled")
+    envs.reset()
+    with pytest.raises(UsageError, match="a submission is a str"):
+        envs.step(["// a", 7, "// c"])
+    observations, *_ = envs.step(["// d", "// e", "// f"])
+    assert observations["source"] == ("// d", "// e", "// f")
+
+
+def test_a_vector_environment_lets_go_of_the_process_s_service():
+    envs = gym.make_vec(ID, num_envs=2, device="emulator")
+    service = envs.unwrapped.evaluator
+    assert service is EvaluationService.shared("emulator") and service._engine is None  # nothing was started
+    envs.close()
+    assert envs.unwrapped.evaluator is None
+
+
+@pytest.mark.parametrize("settings", [{"num_envs": 0}, {"deadline_s": 0.0}, {"device": "tpu"}, {"turns": 0}])
+def test_settings_are_checked(settings):
+    with pytest.raises(UsageError):
+        KernelVectorEnv(**({"num_envs": 1, "env": ID, "device": "emulator"} | settings))
