@@ -137,6 +137,7 @@ class EvaluationService(Evaluator):
             maker=maker,
         )
         self._engine: Engine | None = None
+        self._ending: Callable[[], object] | None = None
 
     @classmethod
     def shared(cls, device: str = "auto", tier: Tier = "standard") -> EvaluationService:
@@ -241,10 +242,9 @@ class EvaluationService(Evaluator):
         """End the workers; whoever still waits gets an `InfrastructureError`."""
         with self._lock:
             self._closed = True
-            engine, self._engine = self._engine, None
-        if engine is not None:
-            engine.close()
-            self._backend.close()
+            ending, self._ending = self._ending, None
+        if ending is not None:
+            ending()
 
     def __reduce__(self) -> tuple[Callable[..., Evaluator], tuple[Any, ...]]:
         """Refuse to be pickled.
@@ -268,7 +268,7 @@ class EvaluationService(Evaluator):
                     backend.publish,
                     backend.name,
                 )
-                weakref.finalize(self, _end, self._engine, backend)
+                self._ending = weakref.finalize(self, _end, self._engine, backend)
             return self._engine
 
     def _request(
