@@ -43,7 +43,8 @@ from ptxgym.dossier import Dossier
 from ptxgym.evaluator import Evaluator
 from ptxgym.judge.conditions import conditions
 from ptxgym.judge.numbers import POISON
-from ptxgym.pipeline import compiled, recorded
+from ptxgym.pipeline import compiled
+from ptxgym.recording import recorded
 from ptxgym.task import Axes, Task, load_task, oracle
 from ptxgym.verdict import Failure
 from tests.gpu.report import Report, Row, arguments, no_gpu, say, table

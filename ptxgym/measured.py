@@ -24,6 +24,7 @@ from ptxgym.errors import InfrastructureError, UsageError
 from ptxgym.judge.conditions import Case, Conditions
 from ptxgym.judge.judge import Judgement
 from ptxgym.plan import LaunchPlan, device_profile, plan_table
+from ptxgym.recording import Shape, recorded, shape
 from ptxgym.submission import check_text
 from ptxgym.task import Task
 from ptxgym.verdict import Failure, Finding, Severity, Stage, Status, Verdict
@@ -91,10 +92,10 @@ def _measured(
     gpu = setting.judge.gpu
     with dossier.timed("plan"):
         shapes = [case.axes for case in (*drawn.measured.cases, drawn.stress)]
-        plans = pipeline.recorded(built, task, shapes, profile_of(gpu))
+        plans = recorded(built, task, shapes, profile_of(gpu))
     if isinstance(plans, Failure):
         return dossier.failed(plans)
-    shown = plans[pipeline.shape(drawn.measured.cases[0].axes)]
+    shown = plans[shape(drawn.measured.cases[0].axes)]
     dossier.note_plan(shown, plan_table(shown))
     dossier.note_gpu(gpu.name, gpu.driver, setting.tier, setting.emulator.emulator_revision)
     request = Request(
@@ -142,12 +143,13 @@ def _witness(built: Build, task: Task, arch: str, drawn: Drawn, setting: pipelin
     start = time.perf_counter()
     try:
         shapes = [case.axes for case in (*drawn.emulated.cases, drawn.stress)]
-        plans = pipeline.recorded(built, task, shapes, device_profile(arch))
+        plans = recorded(built, task, shapes, device_profile(arch))
         if isinstance(plans, Failure):
             return Witness(plans)
         apart = Dossier("", task, arch, drawn.emulated.hash)
         ended = pipeline.emulated(built, plans, task, arch, drawn.emulated, drawn.stress, setting, apart)
-        matrix = tuple(count for count in ended.counts if count.form.startswith(MATRIX_PTX))
+        counts = ended.first.counts if ended.first is not None else ()
+        matrix = tuple(count for count in counts if count.form.startswith(MATRIX_PTX))
         return Witness(ended.result, signature(_first(plans, drawn.emulated)), matrix)
     except InfrastructureError as error:
         message = f"the emulator failed: {str(error).splitlines()[0]}"
@@ -156,5 +158,5 @@ def _witness(built: Build, task: Task, arch: str, drawn: Drawn, setting: pipelin
         dossier.note_duration("emulator", time.perf_counter() - start)
 
 
-def _first(plans: Mapping[pipeline.Shape, LaunchPlan], conditions: Conditions) -> LaunchPlan:
-    return plans[pipeline.shape(conditions.cases[0].axes)]
+def _first(plans: Mapping[Shape, LaunchPlan], conditions: Conditions) -> LaunchPlan:
+    return plans[shape(conditions.cases[0].axes)]

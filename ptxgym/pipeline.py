@@ -7,29 +7,27 @@ kernels hold such orders, which the memory model allows and hardware practically
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
+from ptxgym import full_size
 from ptxgym.build import Build, build
 from ptxgym.cache import Cache
-from ptxgym.device.protocol import Device, Execution, InstructionCount, RunOptions
+from ptxgym.device.protocol import Device, Execution, RunOptions
 from ptxgym.dossier import Dossier
 from ptxgym.judge.conditions import Case, Conditions, buffers
-from ptxgym.judge.judge import Judgement, judge, wants_ablation
-from ptxgym.plan import Argument, DeviceProfile, LaunchPlan, device_profile, plan_table, record
+from ptxgym.judge.judge import Judgement, judge, wants_ablation, with_full_size
+from ptxgym.plan import LaunchPlan, device_profile, plan_table
+from ptxgym.recording import Shape, on_few_sms, recorded, shape
 from ptxgym.submission import check_text
-from ptxgym.task import Axes, Task, load_arch
+from ptxgym.task import Task, load_arch
 from ptxgym.verdict import Failure, Finding, Severity, Status, Verdict
 
 ORDERED_FAMILIES = frozenset({"barrier", "cp.async", "mbarrier", "tcgen05", "tma", "wgmma"})
 """Families whose completion a schedule can move; without them every schedule is the fair one."""
 
 FAIR = RunOptions()
-
-Shape = tuple[tuple[str, int], ...]
-"""Axes in the order of the entry point."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,7 @@ class Emulated:
     case: str = ""
     """The draw on which a failure came, where it is not the first."""
     printed: str = ""
-    counts: tuple[InstructionCount, ...] = ()
+    first: Execution | None = None
     """Of the first draw, once it has been judged."""
 
 
@@ -97,7 +95,8 @@ def _ran(
         if isinstance(plans, Failure):
             return dossier.failed(plans)
         if drawn.cases[-1].hidden:
-            plans |= _on_few_sms(built, task, drawn.cases[-1].axes, device_profile(arch), plans)
+            hidden = drawn.cases[-1].axes
+            plans[shape(hidden)] = on_few_sms(built, task, hidden, device_profile(arch), plans)
     shown = plans[shape(drawn.cases[0].axes)]
     dossier.note_plan(shown, plan_table(shown))
     dossier.note_device(setting.device.name, setting.emulator_revision)
@@ -105,7 +104,13 @@ def _ran(
     dossier.printed = ended.printed
     if isinstance(ended.result, Failure):
         return dossier.failed(ended.result, ended.case)
-    return dossier.judged(ended.result)
+    if ended.result.status is not Status.OK or ended.first is None or drawn.workload != "emulation":
+        return dossier.judged(ended.result)
+    with dossier.timed("full size"):
+        whole = full_size.check(built, task, device_profile(arch), drawn, setting.device, ended.first)
+    if whole.failure is not None:
+        return dossier.failed(whole.failure)
+    return dossier.judged(with_full_size(ended.result, whole))
 
 
 def compiled(text: str, task: Task, arch: str, cache: Cache, dossier: Dossier) -> Build | Failure:
@@ -149,7 +154,7 @@ def emulated(
         judgement = judge(task, arch, drawn, executions)
     sound = not any(finding.severity is Severity.ERROR for finding in judgement.findings)
     if not sound or judgement.status not in (Status.OK, Status.WRONG_OUTPUT):
-        return Emulated(judgement, printed=printed, counts=executions[0].counts)
+        return Emulated(judgement, printed=printed, first=executions[0])
 
     stressed: list[Execution] = []
     if any(count.family in ORDERED_FAMILIES for count in executions[0].counts):
@@ -164,7 +169,7 @@ def emulated(
             ablation = runner.run(drawn.cases[0], RunOptions(zero_target_results=True))
     with dossier.timed("judge"):
         judgement = judge(task, arch, drawn, executions, schedules=stressed, ablation=ablation)
-    return Emulated(judgement, printed=printed, counts=executions[0].counts)
+    return Emulated(judgement, printed=printed, first=executions[0])
 
 
 def refuse(failure: Failure, text: str, task: Task, arch: str) -> Verdict:
@@ -207,42 +212,3 @@ def _warned(failure: Failure, options: RunOptions) -> Execution:
         for finding in failure.findings
     )
     return Execution(buffers={}, findings=(seen, *softened))
-
-
-def recorded(
-    built: Build, task: Task, shapes: Iterable[Axes], profile: DeviceProfile
-) -> dict[Shape, LaunchPlan] | Failure:
-    """Record one plan per distinct shape, as on the GPU of `profile`; stop at the first failure."""
-    plans: dict[Shape, LaunchPlan] = {}
-    for axes in shapes:
-        if shape(axes) in plans:
-            continue
-        sizes = task.sizes_bytes(axes)
-        arguments = [
-            *(Argument(tensor.name, "input", sizes[tensor.name]) for tensor in task.inputs),
-            *(Argument(tensor.name, "output", sizes[tensor.name]) for tensor in task.outputs),
-        ]
-        plan = record(built, arguments, axes, profile)
-        if isinstance(plan, Failure):
-            return plan
-        plans[shape(axes)] = plan
-    return plans
-
-
-def _on_few_sms(
-    built: Build, task: Task, axes: Axes, profile: DeviceProfile, plans: Mapping[Shape, LaunchPlan]
-) -> Mapping[Shape, LaunchPlan]:
-    """Record the plan of a GPU with few SMs, where persistent CTAs take more than one tile, as at the measured size.
-
-    A submission that cannot be launched there keeps its plan: it may well need more of a GPU.
-    """
-    compiled_in = {kernel.name: kernel.cluster for kernel in built.kernels}
-    launches = plans[shape(axes)].launches
-    clusters = [launch.cluster or compiled_in.get(launch.kernel) or (1, 1, 1) for launch in launches]
-    few = recorded(built, task, [axes], profile.of_few_sms(max(map(math.prod, clusters), default=1)))
-    return {} if isinstance(few, Failure) else few
-
-
-def shape(axes: Axes) -> Shape:
-    """Return what a plan is kept under."""
-    return tuple(axes.items())

@@ -200,6 +200,8 @@ class Task(Value):
     outputs: tuple[Tensor, ...] = Field(min_length=1)
     axes: dict[str, Axis]
     """In the order in which `run` takes them."""
+    independent: tuple[str, ...] = ()
+    """Axes along which outputs depend on the same places of the inputs alone: a part of them can be computed apart."""
     counts: Counts
     budget: Budget
     workloads: dict[str, Workload]
@@ -230,6 +232,8 @@ class Task(Value):
         for tensor in tensors:
             if strange := set(tensor.shape) - set(self.axes):
                 raise ValueError(f"tensor {tensor.name}: shape uses unknown axes {', '.join(sorted(strange))}")
+        if strange := set(self.independent) - set(self.axes):
+            raise ValueError(f"independent names unknown axes {', '.join(sorted(strange))}")
         for label, text in self._expressions().items():
             if strange := names_in(text) - set(self.axes):
                 raise ValueError(f"{label}: {text!r} uses unknown axes {', '.join(sorted(strange))}")

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
-from ptxgym import pipeline
 from ptxgym.audit.kernels import KernelCode, Use, read_kernels, source_lines, uses
 from ptxgym.build import Build, build
 from ptxgym.cache import Cache
 from ptxgym.device.protocol import Bytes, Device, Execution, RunOptions
 from ptxgym.judge.conditions import Case, buffers
 from ptxgym.plan import DeviceProfile, LaunchPlan, device_profile
+from ptxgym.recording import recorded, shape
 from ptxgym.submission import check_text
 from ptxgym.task import Axes, Task, load_arch
 from ptxgym.verdict import Failure, Finding
@@ -140,14 +140,14 @@ def gather(text: str, task: Task, arch: str, device: Device, cache: Cache) -> Fa
         return Facts(task, profile, shapes, built)
     plans: list[LaunchPlan | Failure] = []
     for axes in shapes:
-        plan = pipeline.recorded(built, task, (axes,), profile)
-        plans.append(plan if isinstance(plan, Failure) else plan[pipeline.shape(axes)])
+        plan = recorded(built, task, (axes,), profile)
+        plans.append(plan if isinstance(plan, Failure) else plan[shape(axes)])
     launched = [launch.kernel for plan in plans if isinstance(plan, LaunchPlan) for launch in plan.launches]
     names = launched or [kernel.name for kernel in built.kernels]
     kernels = read_kernels(built, names)
     small, large = plans
-    few = pipeline.recorded(built, task, shapes[1:], replace(profile, sm_count=FEW_SMS, gpc_sms=(FEW_SMS,)))
-    wrapped = large if isinstance(few, Failure) or large in few.values() else few[pipeline.shape(shapes[1])]
+    few = recorded(built, task, shapes[1:], replace(profile, sm_count=FEW_SMS, gpc_sms=(FEW_SMS,)))
+    wrapped = large if isinstance(few, Failure) or large in few.values() else few[shape(shapes[1])]
     calls: list[tuple[Axes, LaunchPlan | Failure, Schedule]] = [
         (shapes[0], small, "fair"),
         (shapes[1], large, "fair"),

@@ -20,12 +20,13 @@ from ptxgym.judge import evidence as counting
 from ptxgym.judge.conditions import Case, Conditions
 from ptxgym.judge.correctness import Comparison, changed_input, compare, passes, region, tile_slices
 from ptxgym.judge.explain import explain, pattern
+from ptxgym.judge.full_size import FullSize
 from ptxgym.judge.references import Expected, expect, free, norm
 from ptxgym.reward import score
 from ptxgym.task import Task, load_arch
 from ptxgym.verdict import Evidence, Failure, Finding, OutputError, Severity, Stage, Status, Value
 
-JUDGE_REVISION = 5
+JUDGE_REVISION = 6
 """Part of every verdict's key: raise it when equal executions would be judged differently."""
 
 MIN_BUDGET = 1e-30
@@ -125,6 +126,27 @@ def judge_numbers(
     if not all(right):
         free(xp)  # explaining takes some arrays of the output's size
     return _conclude(outputs, None, (), notes)
+
+
+def with_full_size(judgement: Judgement, whole: FullSize) -> Judgement:
+    """Return the judgement on a kernel that is right at small sizes, with what its full size showed."""
+    if whole.wrong is None:
+        return judgement.model_copy(update={"notes": (*judgement.notes, *filter(None, [whole.note]))})
+    outputs = tuple(whole.wrong if output.name == whole.wrong.name else output for output in judgement.outputs)
+    evidence = judgement.evidence
+    if evidence is not None:
+        why = "the kernel is not right at the size that is timed"
+        evidence = evidence.model_copy(update={"target_ok": False, "explanation": why})
+    return judgement.model_copy(
+        update={
+            "status": Status.WRONG_OUTPUT,
+            "code": "judge.wrong_at_full_size",
+            "message": f"Right at small sizes, but {whole.message}",
+            "score": score(Status.WRONG_OUTPUT, outputs, evidence, judgement.findings),
+            "outputs": outputs,
+            "evidence": evidence,
+        }
+    )
 
 
 def merge_findings(executions: Sequence[Execution]) -> tuple[Finding, ...]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from ptxgym.errors import UnknownNameError
 
 FEW_SMS = 2
+MANY_SMS = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,10 @@ class DeviceProfile:
         """
         sms = max(FEW_SMS, cluster_ctas)
         return replace(self, sm_count=sms, gpc_sms=(sms,))
+
+    def of_many_sms(self) -> DeviceProfile:
+        """Return the profile of a GPU so large that persistent kernels launch as many CTAs as there are tiles."""
+        return replace(self, sm_count=MANY_SMS, gpc_sms=(16,) * (MANY_SMS // 16))
 
     def request_lines(self) -> list[str]:
         """Return the profile as lines of the recorder's request."""

@@ -66,7 +66,7 @@ class _Launch(ctypes.Structure):
         ("grid", ctypes.c_uint32 * 3), ("block", ctypes.c_uint32 * 3), ("dynamic_smem_bytes", ctypes.c_uint32),
         ("policy", ctypes.c_uint32), ("threads", ctypes.c_uint32), ("zero_target_results", ctypes.c_uint32),
         ("cluster", ctypes.c_uint32 * 3), ("explicit_cluster", ctypes.c_uint32),
-        ("registers", ctypes.c_uint32), ("reserved", ctypes.c_uint32),
+        ("registers", ctypes.c_uint32), ("only", ctypes.c_uint32),
         ("seed", ctypes.c_uint64), ("budget", ctypes.c_uint64), ("resident", ctypes.c_uint64),
         ("max_findings", ctypes.c_uint64), ("buffers", ctypes.c_void_p), ("nbuffers", ctypes.c_int64),
         ("params", ctypes.c_void_p),
@@ -115,6 +115,8 @@ class LaunchShape:
     """CTAs of a cluster along each axis, which divide the grid; None: the launch has no clusters."""
     registers: int = 0
     """Of each thread, the pool of `setmaxnreg`; 0: not known, and it has no effect."""
+    only_unit: int | None = None
+    """The one CTA, or cluster, that runs; None: all."""
     max_findings: int = 200
 
 
@@ -229,7 +231,8 @@ class Program:
         launch = _Launch(
             (ctypes.c_uint32 * 3)(*shape.grid), (ctypes.c_uint32 * 3)(*shape.block), shape.dynamic_smem_bytes,
             POLICIES[shape.schedule], shape.threads, shape.zero_target_results,
-            (ctypes.c_uint32 * 3)(*(shape.cluster or (1, 1, 1))), shape.cluster is not None, shape.registers, 0,
+            (ctypes.c_uint32 * 3)(*(shape.cluster or (1, 1, 1))), shape.cluster is not None, shape.registers,
+            0 if shape.only_unit is None else shape.only_unit + 1,
             shape.seed & 0xFFFFFFFFFFFFFFFF, shape.warp_instruction_budget, shape.resident_ctas, shape.max_findings,
             ctypes.addressof(placed), len(buffers), block.ctypes.data,
         )  # fmt: skip

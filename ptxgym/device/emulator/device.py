@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from ptxgym.device.emulator.placement import HOST_ALIGNMENT_BYTES, aligned, plac
 from ptxgym.device.emulator.pool import Job, Pool, keep_reproducer
 from ptxgym.device.emulator.tensor_map import pack, unsupported
 from ptxgym.device.protocol import Bytes, Execution, InstructionCount, RunOptions
+from ptxgym.device.sampling import PERIOD_STEP_BYTES, Sample, SampledLaunch, Written, units_of
 from ptxgym.errors import InfrastructureError, UsageError, WorkerDied
 from ptxgym.plan.model import (
     Blob,
@@ -100,6 +101,36 @@ class EmulatorDevice:
             printed=answer["printed"],
             wall_s=time.perf_counter() - started,
         )
+
+    def sample(
+        self,
+        build: Build,
+        plan: LaunchPlan,
+        patterns: Mapping[str, Bytes],
+        units: Sequence[Sequence[int]],
+        budgets: Sequence[int],
+    ) -> Sample | Failure:
+        """Run a few CTAs of `plan`; see `sampling.Sampler.sample`.
+
+        Raises:
+            WorkerDied: if the core crashed.
+            InfrastructureError: if the machine failed otherwise.
+        """
+        refused = _refusal(plan)
+        if refused is not None:
+            return refused
+        job = _sample_job(build, plan, patterns, units, budgets)
+        with self._pool.worker() as worker:
+            arena = worker.arena(job.arena_bytes)
+            for buffer in job.header["buffers"]:
+                if buffer["role"] == "input":
+                    arena[buffer["offset"] : buffer["offset"] + buffer["period"]] = patterns[buffer["name"]]
+            answer, blobs = worker.run(job, self._wall_limit_s)
+        if answer["outcome"] == "error":
+            raise InfrastructureError(f"the emulator failed on kernel source {build.source}:\n{answer['trace']}")
+        if answer["outcome"] == "not_emulated":
+            return Failure.model_validate(answer["failure"])
+        return _sampled(build, plan, answer, blobs)
 
     def close(self) -> None:
         """End the idle workers; they also end with this object and with the process."""
@@ -198,6 +229,41 @@ def _job(build: Build, plan: LaunchPlan, options: RunOptions) -> Job:
     }  # fmt: skip
     arena_bytes = max((offset + b.size_bytes for b, offset in layout if offset is not None), default=0)
     return Job(header, tuple(blobs), arena_bytes)
+
+
+def _sample_job(
+    build: Build,
+    plan: LaunchPlan,
+    patterns: Mapping[str, Bytes],
+    units: Sequence[Sequence[int]],
+    budgets: Sequence[int],
+) -> Job:
+    """Return the job whose inputs lie in the arena by the period, and whose other buffers are the worker's own."""
+    job = _job(build, plan, RunOptions(threads=1))
+    at = 0
+    for buffer in job.header["buffers"]:
+        buffer["offset"] = None
+        if buffer["role"] == "input":
+            buffer["offset"], buffer["period"] = at, patterns[buffer["name"]].nbytes
+            at = aligned(at + buffer["period"], PERIOD_STEP_BYTES)
+    asked = [{"units": list(tried), "budget": budget} for tried, budget in zip(units, budgets, strict=True)]
+    return Job({**job.header, "sample": asked}, job.blobs, at)
+
+
+def _sampled(build: Build, plan: LaunchPlan, answer: Mapping[str, Any], blobs: list[bytes]) -> Sample:
+    launches, outputs = [], [buffer.name for buffer in plan.buffers if buffer.role == "output"]
+    for done, launch, records in zip(answer["launches"], plan.launches, blobs, strict=False):
+        found = np.frombuffer(records, RECORD_DTYPE)
+        fatal = found[found["fatal"] != 0][:1]
+        named = findings_of(fatal, _sources(build, answer)[done["kernel"]]) if len(fatal) else []
+        message = named[0].message if named else ""
+        launches.append(SampledLaunch(units=units_of(launch), message=message, **done))
+    pairs = blobs[len(launches) :]
+    written = {
+        name: Written(np.frombuffer(offsets, np.int64), np.frombuffer(data, np.uint8))
+        for name, offsets, data in zip(outputs, pairs[0::2], pairs[1::2], strict=False)
+    }
+    return Sample(tuple(launches), written)
 
 
 def _registers(build: Build, kernel: str) -> int:

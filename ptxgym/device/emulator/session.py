@@ -27,7 +27,7 @@ POISON = 0xFF
 """Every float format reads it as NaN."""
 _MODULES = 8
 _PRINT_LIMIT_BYTES = 64 * 1024
-_NAMES = {
+OUTCOME_NAMES = {
     Outcome.OK: "ok", Outcome.RUNTIME_FAULT: "runtime_fault", Outcome.HANG: "hang", Outcome.BUDGET: "budget",
 }  # fmt: skip
 
@@ -42,19 +42,11 @@ class LoadedModule:
 
 
 class Memory:
-    """The device memory of one job."""
+    """The device memory of one job: buffers in ascending order of addresses, then the variables of the module."""
 
-    def __init__(
-        self, described: Sequence[Mapping[str, Any]], arena: Bytes, symbols: Mapping[str, ModuleSymbol]
-    ) -> None:
-        self.buffers: dict[str, PlacedBuffer] = {}
-        end = 0
-        for item in described:
-            name, size, role, offset = item["name"], item["size"], item["role"], item["offset"]
-            data = arena[offset : offset + size] if offset is not None else np.full(size, POISON, np.uint8)
-            written = np.zeros(size, np.uint8) if role in ("output", "workspace") else None
-            self.buffers[name] = PlacedBuffer(name, item["address"], data, written, is_input=role == "input")
-            end = after(item["address"], size)
+    def __init__(self, placed: Sequence[PlacedBuffer], symbols: Mapping[str, ModuleSymbol]) -> None:
+        self.buffers = {buffer.name: buffer for buffer in placed}
+        end = after(placed[-1].address, placed[-1].data.size) if placed else 0
         for name, symbol in symbols.items():
             known = self.buffers.get(name)
             address, size = (known.address, known.data.size) if known else (end, symbol.size_bytes)
@@ -106,19 +98,26 @@ class Session:
 
     def run(self, job: Mapping[str, Any], blobs: Sequence[bytes], arena: Bytes) -> tuple[dict[str, Any], list[bytes]]:
         """Run one job; `arena` holds inputs and outputs at the offsets that the job names."""
-        launched = list(dict.fromkeys(op["kernel"] for op in job["operations"] if op["kind"] == "launch"))
+        loaded, refused = self.prepared(job)
+        if loaded is None:
+            return refused, []
+        memory = Memory([placed(item, arena) for item in job["buffers"]], loaded.module.symbols)
+        for name in launched_kernels(job):
+            loaded.programs[name].relocate(memory.addresses)
+        return _execute(job, blobs, memory, loaded)
+
+    def prepared(self, job: Mapping[str, Any]) -> tuple[LoadedModule | None, dict[str, Any]]:
+        """Decode the kernels that a job launches; where one cannot be, return the answer that says so instead."""
+        launched = launched_kernels(job)
         try:
             loaded = self._module(job["module"])
             for name in launched:
                 if name not in loaded.programs:
                     loaded.programs[name] = self._core.load(loaded.module.kernel(name))
-            symbols = loaded.module.symbols
+            _ = loaded.module.symbols
         except (NotEmulated, PtxSyntaxError) as error:
-            return _refused(job, launched, error), []
-        memory = Memory(job["buffers"], arena, symbols)
-        for name in launched:
-            loaded.programs[name].relocate(memory.addresses)
-        return _execute(job, blobs, memory, loaded)
+            return None, _refused(job, launched, error)
+        return loaded, {}
 
     def _module(self, described: Mapping[str, str]) -> LoadedModule:
         key = described["key"]
@@ -131,6 +130,19 @@ class Session:
         while len(self._modules) > _MODULES:
             self._modules.popitem(last=False)
         return loaded
+
+
+def launched_kernels(job: Mapping[str, Any]) -> list[str]:
+    """Return the kernels that a job launches, each once."""
+    return list(dict.fromkeys(op["kernel"] for op in job["operations"] if op["kind"] == "launch"))
+
+
+def placed(item: Mapping[str, Any], arena: Bytes) -> PlacedBuffer:
+    """Return a buffer as a job describes it: in the arena, or poisoned memory of the worker's own."""
+    name, size, role, offset = item["name"], item["size"], item["role"], item["offset"]
+    data = arena[offset : offset + size] if offset is not None else np.full(size, POISON, np.uint8)
+    written = np.zeros(size, np.uint8) if role in ("output", "workspace") else None
+    return PlacedBuffer(name, item["address"], data, written, is_input=role == "input")
 
 
 def _refused(job: Mapping[str, Any], launched: Sequence[str], error: Exception) -> dict[str, Any]:
@@ -155,26 +167,31 @@ def _execute(
     records: list[bytes] = []
     for operation in job["operations"]:
         if operation["kind"] != "launch":
-            _move(operation, blobs, memory)
+            move(operation, blobs, memory)
             continue
         program = loaded.programs[operation["kernel"]]
-        parameters = _parameters(program, operation, blobs)
-        result = program.launch(_shape(operation, options, left), memory.ascending, parameters)
+        parameters = parameters_of(program, operation, blobs)
+        result = program.launch(launch_shape(operation, options, left), memory.ascending, parameters)
         left = max(0, left - result.warp_instructions)
         _add(answer, counts, records, operation["kernel"], result)
         if result.outcome is not Outcome.OK:
-            answer["outcome"] = _NAMES[result.outcome]
+            answer["outcome"] = OUTCOME_NAMES[result.outcome]
             answer["kernel"], answer["busiest"] = operation["kernel"], result.busiest
             break
     # Findings name the calls that led to a line; so does the join of tcgen05.mma, whose work is known at run time only.
-    answer["kernels"] = [_kernel(loaded, name, bool(any(records)) or bool(np.any(counts[name][2]))) for name in counts]
+    answer["kernels"] = [
+        described_kernel(loaded, name, bool(any(records)) or bool(np.any(counts[name][2]))) for name in counts
+    ]
     answer["peak_rss_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     for arrays in counts.values():
         records += [array.tobytes() for array in arrays]
     return answer, records
 
 
-def _shape(operation: Mapping[str, Any], options: Mapping[str, Any], budget: int) -> LaunchShape:
+def launch_shape(
+    operation: Mapping[str, Any], options: Mapping[str, Any], budget: int, only_unit: int | None = None
+) -> LaunchShape:
+    """Return the numbers of a launch; with `only_unit`, of that CTA or cluster alone."""
     x, y, z = operation["grid"]
     bx, by, bz = operation["block"]
     return LaunchShape(
@@ -182,7 +199,7 @@ def _shape(operation: Mapping[str, Any], options: Mapping[str, Any], budget: int
         schedule=options["schedule"], seed=options["seed"], threads=options["threads"],
         zero_target_results=options["zero_target_results"], warp_instruction_budget=budget,
         resident_ctas=operation["resident_ctas"], cluster=_cluster(operation),
-        registers=operation["registers"],
+        registers=operation["registers"], only_unit=only_unit,
     )  # fmt: skip
 
 
@@ -193,7 +210,8 @@ def _cluster(operation: Mapping[str, Any]) -> tuple[int, int, int] | None:
     return x, y, z
 
 
-def _parameters(program: Program, operation: Mapping[str, Any], blobs: Sequence[bytes]) -> bytes:
+def parameters_of(program: Program, operation: Mapping[str, Any], blobs: Sequence[bytes]) -> bytes:
+    """Return the parameters of a launch as the kernel's own layout has them."""
     decoded: DecodedKernel = program.decoded
     given = operation["params"]
     if len(given) != len(decoded.params):
@@ -205,7 +223,8 @@ def _parameters(program: Program, operation: Mapping[str, Any], blobs: Sequence[
     return bytes(block)
 
 
-def _move(operation: Mapping[str, Any], blobs: Sequence[bytes], memory: Memory) -> None:
+def move(operation: Mapping[str, Any], blobs: Sequence[bytes], memory: Memory) -> None:
+    """Do a memset, a copy or an upload."""
     name, offset = operation["target"]
     if operation["kind"] == "memset":
         element = operation["value"].to_bytes(operation["width_bytes"], "little")
@@ -231,7 +250,8 @@ def _add(
     counts[kernel] = fresh if known is None else tuple(a + b for a, b in zip(known, fresh, strict=True))
 
 
-def _kernel(loaded: LoadedModule, name: str, with_chains: bool) -> dict[str, Any]:
+def described_kernel(loaded: LoadedModule, name: str, with_chains: bool) -> dict[str, Any]:
+    """Return what a kernel's instructions are, for who reads counts and findings."""
     decoded = loaded.programs[name].decoded
     if with_chains and name not in loaded.chains:
         loaded.chains[name] = [list(chain) for chain in call_chains(loaded.module.module.functions[name])]

@@ -22,6 +22,7 @@ import numpy as np
 
 from ptxgym.device.emulator import wire
 from ptxgym.device.emulator.core import Bytes, Core
+from ptxgym.device.emulator.sample import run_sample
 from ptxgym.device.emulator.session import Session
 
 _WATCH_INTERVAL_S = 0.25
@@ -43,7 +44,7 @@ def main(arguments: list[str]) -> int:
             job, blobs = wire.receive(stream)
         except EOFError:
             return 0
-        answer, out = _answer(session, job, blobs, arena.view(job["arena_bytes"]))
+        answer, out = _answer(session, job, blobs, arena)
         wire.send(stream, answer, out)
 
 
@@ -59,10 +60,12 @@ def replay(folder: Path, library: Path) -> int:
 
 
 def _answer(
-    session: Session, job: dict[str, Any], blobs: list[bytes], arena: Bytes
+    session: Session, job: dict[str, Any], blobs: list[bytes], arena: _Arena
 ) -> tuple[dict[str, Any], list[bytes]]:
     try:
-        return session.run(job, blobs, arena)
+        if "sample" in job:
+            return run_sample(session, job, blobs, arena.descriptor)
+        return session.run(job, blobs, arena.view(job["arena_bytes"]))
     except Exception:  # a fault of the emulator itself: the evaluator raises it as InfrastructureError
         return {"outcome": "error", "trace": traceback.format_exc()}, []
 
@@ -81,12 +84,12 @@ class _Arena:
     """The shared memory file, mapped as far as jobs need it."""
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+        self.descriptor = descriptor
         self._map: mmap.mmap | None = None
 
     def view(self, size: int) -> Bytes:
         if self._map is None or len(self._map) < size:
-            self._map = mmap.mmap(self._descriptor, max(size, mmap.PAGESIZE))
+            self._map = mmap.mmap(self.descriptor, max(size, mmap.PAGESIZE))
         return np.frombuffer(self._map, np.uint8)[:size]
 
 

@@ -16,7 +16,8 @@ struct EmuLaunch {
   uint32_t grid[3], block[3];
   uint32_t dynamic_smem_bytes, policy, threads, zero_target_results;
   uint32_t cluster[3], explicit_cluster;  // CTAs of a cluster along each axis; 1: the launch or the kernel names it
-  uint32_t registers, reserved;           // of each thread; 0: not known
+  uint32_t registers;                     // of each thread; 0: not known
+  uint32_t only;                          // 1 + the index of the one CTA, or cluster, that runs; 0: all
   uint64_t seed, budget, resident, max_findings;
   const EmuBuffer* buffers;
   int64_t nbuffers;
@@ -78,7 +79,7 @@ LaunchResult* emu_launch(Program* program, const EmuLaunch* args, EmuResult* out
     }
     grid.buffers.push_back({b.base, b.size, b.data, b.initialised, granules, b.name, b.read_only, b.is_input});
   }
-  auto result = std::make_unique<LaunchResult>(launch(grid, args->threads));
+  auto result = std::make_unique<LaunchResult>(launch(grid, args->threads, args->only));
   out->outcome = static_cast<uint32_t>(result->outcome);
   out->reran = result->reran;
   out->warp_instructions = result->warp_instructions;

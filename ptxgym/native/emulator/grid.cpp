@@ -334,7 +334,12 @@ struct Snapshot {
 
 }  // namespace
 
-LaunchResult launch(Grid& grid, unsigned threads) {
+LaunchResult launch(Grid& grid, unsigned threads, uint64_t only) {
+  if (only) {
+    LaunchResult alone = nothing_yet(grid);
+    if (only <= units_of(grid)) run_batch(grid, 1, only - 1, only, alone);
+    return finished(std::move(alone));
+  }
   if (grid.program.kernel.features & FEAT_COMMUNICATES && units_of(grid) > 1) return finished(run_communicating(grid));
   threads = static_cast<unsigned>(std::min<uint64_t>(std::max(threads, 1u), units_of(grid)));
   LaunchResult result = nothing_yet(grid);

@@ -13,4 +13,5 @@ struct LaunchResult {
   std::string printed;
 };
 
-LaunchResult launch(Grid&, unsigned threads);
+// `only` is 0 for the whole launch, or 1 + the index of the one CTA (or cluster) that runs: others it must not wait for.
+LaunchResult launch(Grid&, unsigned threads, uint64_t only = 0);

@@ -15,7 +15,7 @@ from ptxgym.device.emulator.core import Core, LaunchOutcome, LaunchShape, Progra
 from ptxgym.device.emulator.decode import DecodedModule
 from ptxgym.device.emulator.findings import RECORD_DTYPE
 from ptxgym.device.emulator.placement import place
-from ptxgym.device.emulator.session import Memory
+from ptxgym.device.emulator.session import Memory, placed
 
 Array = NDArray[np.generic]
 HEADER = ".version 9.0\n.target sm_90a\n.address_size 64\n"
@@ -107,7 +107,7 @@ def run(
             {"name": name, "size": array.nbytes, "role": role, "offset": offset, "address": addresses[name]}
         )
         offset += (array.nbytes + 63) // 64 * 64
-    memory = Memory(described, arena, module(text).symbols)
+    memory = Memory([placed(item, arena) for item in described], module(text).symbols)
     if written:
         for buffer in memory.buffers.values():
             if buffer.initialised is not None:

@@ -1,0 +1,194 @@
+"""What a worker does to sample a plan: run a few CTAs of each launch in device memory that is barely there.
+
+Inputs are one period, mapped over and over; outputs and workspaces are zero pages until something writes to them. So a
+plan over gigabytes costs the memory that its sampled CTAs touch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import mmap
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ptxgym.device.emulator.core import Bytes, LaunchOutcome, Outcome, PlacedBuffer
+from ptxgym.device.emulator.session import (
+    OUTCOME_NAMES,
+    LoadedModule,
+    Memory,
+    Session,
+    described_kernel,
+    launch_shape,
+    launched_kernels,
+    move,
+    parameters_of,
+)
+
+_MAX_WRITTEN_BYTES = 4 << 20
+"""Of each output; a CTA's tile is far below."""
+_PEEKS = 32
+_PEEK_PER_WARP = 40
+"""Warp instructions after which a CTA is believed to work: who has nothing to do leaves earlier."""
+_WARP_LANES = 32
+_MAP_FIXED = 0x10
+_STORES = ("st.", "atom.", "red.", "cp.async.bulk", "cp.reduce.async.bulk", "multimem.")
+_ELSEWHERE = (".shared", ".local")
+
+
+def run_sample(
+    session: Session, job: Mapping[str, Any], blobs: Sequence[bytes], arena: int
+) -> tuple[dict[str, Any], list[bytes]]:
+    """Run one job; `arena` is the file that holds the periods of the inputs."""
+    loaded, refused = session.prepared(job)
+    if loaded is None:
+        return refused, []
+    mapped = [_Repeated(arena, item) for item in job["buffers"] if item["role"] == "input"]
+    by_name = {each.name: each.view for each in mapped}
+    placed = [_placed(item, by_name.get(item["name"])) for item in job["buffers"]]
+    memory = Memory(placed, loaded.module.symbols)
+    for name in launched_kernels(job):
+        loaded.programs[name].relocate(memory.addresses)
+    return _run(job, blobs, memory, loaded)
+
+
+def _placed(item: Mapping[str, Any], repeated: Bytes | None) -> PlacedBuffer:
+    if repeated is not None:
+        return PlacedBuffer(item["name"], item["address"], repeated, is_input=True)
+    data, marks = np.zeros(item["size"], np.uint8), np.zeros(item["size"], np.uint8)
+    return PlacedBuffer(item["name"], item["address"], data, marks)
+
+
+def _run(
+    job: Mapping[str, Any], blobs: Sequence[bytes], memory: Memory, loaded: LoadedModule
+) -> tuple[dict[str, Any], list[bytes]]:
+    launches: list[dict[str, Any]] = []
+    records: list[bytes] = []
+    written: list[bytes] = []
+    alone = len(job["sample"]) == 1
+    for operation in job["operations"]:
+        if operation["kind"] == "launch":
+            asked = job["sample"][len(launches)]
+            units = _Units(operation, job["options"], blobs, memory, loaded)
+            worked = units.search(asked["units"], int(asked["budget"]))
+            if alone:
+                outputs = [item["name"] for item in job["buffers"] if item["role"] == "output"]
+                written = [part for name in outputs for part in _written(memory.buffers[name])]
+            units.peek(asked["units"])
+            launches.append({"kernel": operation["kernel"], **units.done})
+            records.append(b"" if worked is None else worked.records)
+        elif operation["kind"] != "copy" and (operation["kind"] != "memset" or operation["value"]):
+            _move_unmarked(operation, blobs, memory)
+    names = dict.fromkeys(launch["kernel"] for launch in launches)
+    kernels = [described_kernel(loaded, name, with_chains=True) for name in names]
+    return {"outcome": "sampled", "launches": launches, "kernels": kernels}, [*records, *written]
+
+
+def _move_unmarked(operation: Mapping[str, Any], blobs: Sequence[bytes], memory: Memory) -> None:
+    """Do a memset or an upload: what it writes is no kernel's result."""
+    marks = memory.buffers[operation["target"][0]].initialised
+    before = None if marks is None else np.flatnonzero(marks)
+    move(operation, blobs, memory)
+    if marks is not None and before is not None:
+        marks[:] = 0
+        marks[before] = 1
+
+
+class _Units:
+    """Units of one launch, which run one after the other."""
+
+    def __init__(
+        self,
+        operation: Mapping[str, Any],
+        options: Mapping[str, Any],
+        blobs: Sequence[bytes],
+        memory: Memory,
+        loaded: LoadedModule,
+    ) -> None:
+        program = loaded.programs[operation["kernel"]]
+        parameters = parameters_of(program, operation, blobs)
+        self._stores = np.array([_stores_globally(form) for form in program.decoded.forms], bool)
+        self._run: Callable[[int, int], LaunchOutcome] = lambda unit, budget: program.launch(
+            launch_shape(operation, options, budget, unit), memory.ascending, parameters
+        )
+        self._warps = -(-math.prod(operation["block"]) // _WARP_LANES) * math.prod(operation["cluster"] or (1,))
+        self.done: dict[str, Any] = {"ran": 0, "idle": 0, "end": "ok", "unit": -1}
+
+    def search(self, units: Sequence[int], budget: int) -> LaunchOutcome | None:
+        """Run units until one works, and return what it did; None where none does."""
+        for unit in units:
+            result = self._run(unit, budget)
+            if not self._count(result):
+                self.done |= {"end": OUTCOME_NAMES[result.outcome], "unit": unit}
+                return result
+            budget = max(0, budget - result.warp_instructions)
+        return None
+
+    def peek(self, units: Sequence[int]) -> None:
+        """Look which of further units start to work, up to `_PEEKS` in all."""
+        for unit in units[self.done["ran"] : _PEEKS]:
+            self._count(self._run(unit, _PEEK_PER_WARP * self._warps))
+
+    def _count(self, result: LaunchOutcome) -> bool:
+        """Count a unit that has run, and return whether it was idle: ended without a store to global memory."""
+        idle = result.outcome is Outcome.OK and not bool(result.thread_counts[self._stores].any())
+        self.done["ran"] += 1
+        self.done["idle"] += idle
+        return idle
+
+
+def _stores_globally(form: str) -> bool:
+    """Return whether an instruction may write to global memory; where its address tells, it counts."""
+    if not form.startswith(_STORES):
+        return False
+    if form.startswith(("cp.async.bulk", "cp.reduce.async.bulk")):
+        return ".global.shared" in form
+    return not any(space in form for space in _ELSEWHERE)
+
+
+def _written(buffer: PlacedBuffer) -> list[bytes]:
+    """Return offsets and values of the bytes that were written."""
+    marks = buffer.initialised
+    assert marks is not None
+    whole = marks.size // 8 * 8
+    words = np.flatnonzero(marks[:whole].view(np.uint64))[: _MAX_WRITTEN_BYTES // 8]
+    candidates = (words[:, None] * 8 + np.arange(8)).reshape(-1)
+    candidates = np.concatenate([candidates, np.arange(whole, marks.size)])
+    offsets = candidates[marks[candidates] != 0].astype(np.int64)
+    return [offsets.tobytes(), buffer.data[offsets].tobytes()]
+
+
+class _Repeated:
+    """An input that repeats a period: private pages of one file, mapped again and again; writes to it stay here."""
+
+    def __init__(self, descriptor: int, item: Mapping[str, Any]) -> None:
+        self.name: str = item["name"]
+        size, period = item["size"], item["period"]
+        length = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+        self._length = length
+        libc = ctypes.CDLL(None, use_errno=True)
+        self._map = libc.mmap
+        self._map.restype = ctypes.c_void_p
+        self._map.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+        self._unmap = libc.munmap
+        self._unmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+        self._base = self._mapped(None, length, mmap.MAP_ANONYMOUS, -1, 0)
+        for start in range(0, length, period):
+            count = min(period, length - start)
+            self._mapped(self._base + start, count, _MAP_FIXED, descriptor, item["offset"])
+        self.view: Bytes = np.frombuffer((ctypes.c_uint8 * size).from_address(self._base), np.uint8)
+
+    def _mapped(self, address: int | None, length: int, how: int, descriptor: int, offset: int) -> int:
+        flags = mmap.MAP_PRIVATE | how
+        base = self._map(address, length, mmap.PROT_READ | mmap.PROT_WRITE, flags, descriptor, offset)
+        if base is None or base == ctypes.c_void_p(-1).value:
+            error = ctypes.get_errno()
+            raise OSError(error, os.strerror(error))
+        return int(base)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_base"):
+            self._unmap(self._base, self._length)

@@ -1,0 +1,115 @@
+"""After a kernel is right at small sizes: is it at the size that is timed, too, as far as no GPU can tell?
+
+The host code is recorded at that size as on the task's GPU, where it must not fail, and as on one with so many SMs that
+persistent kernels launch a CTA for each tile; a few CTAs of that plan are executed (`judge.full_size`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ptxgym.build import Build
+from ptxgym.device.protocol import Bytes, Execution
+from ptxgym.device.sampling import Sample, Sampler
+from ptxgym.judge import full_size as judging
+from ptxgym.judge.conditions import Conditions
+from ptxgym.judge.full_size import FullSize
+from ptxgym.plan import DeviceProfile, LaunchPlan
+from ptxgym.recording import record_call
+from ptxgym.task import Axes, Task
+from ptxgym.verdict import Failure
+
+WORKLOAD = "hardware"
+ROUNDS = 3
+"""CTAs of each size that must agree before a kernel is refused for writing too little."""
+
+
+def check(
+    built: Build, task: Task, profile: DeviceProfile, drawn: Conditions, device: object, execution: Execution
+) -> FullSize:
+    """Check `built` at the size that is timed; nothing is said where task or device cannot.
+
+    Args:
+        built: The compiled submission, right at the sizes of `drawn`.
+        task: What was asked for.
+        profile: The task's GPU.
+        drawn: Under which conditions it was judged; they also decide which CTAs run.
+        device: Where; only a `Sampler` can.
+        execution: The first of these runs.
+
+    Raises:
+        InfrastructureError: if the machine failed.
+    """
+    if WORKLOAD not in task.workloads or not isinstance(device, Sampler):
+        return FullSize()
+    axes, first = task.workloads[WORKLOAD].axes, drawn.cases[0]
+    recorded = record_call(built, task, axes, profile)
+    if isinstance(recorded, Failure):
+        message = f"At the size that is timed ({judging.named(axes)}): {recorded.message}"
+        return FullSize(failure=recorded.model_copy(update={"message": message}))
+    many = record_call(built, task, axes, profile.of_many_sms())
+    plan = recorded if isinstance(many, Failure) or _kernels(many) != _kernels(recorded) else many
+    full = _Sampling(built, task, axes, plan, device, judging.budgets(task, axes, plan, first.axes, execution))
+    sample = full.draw(first.seed)
+    if sample is None:
+        return FullSize()
+    if judging.mostly_idle(sample):
+        small = _small(built, task, profile, first.axes, device, execution)
+        before = small.draw(first.seed) if small else None
+        if before is not None and (found := judging.idle_launch(sample, before)) is not None:
+            return judging.idle(axes, plan, sample, found, task.outputs[0].name)
+    judged = judging.judge_sample(task, axes, plan, sample, full.periods, execution)
+    if judged.uncovered is not None:
+        small = _small(built, task, profile, first.axes, device, execution)
+        if not _certain(judged.uncovered, full, small, first.seed):
+            return FullSize(note=judged.note)
+    return judged
+
+
+class _Sampling:
+    """Samples of one plan, with the inputs of its first."""
+
+    def __init__(
+        self, built: Build, task: Task, axes: Axes, plan: LaunchPlan, device: Sampler, budgets: Sequence[int]
+    ) -> None:
+        self._built, self._task, self._axes, self._plan = built, task, axes, plan
+        self._device, self._budgets = device, budgets
+        self.periods: dict[str, Bytes] = {}
+
+    def draw(self, seed: int) -> Sample | None:
+        """Run other CTAs for each seed; None where the device refuses."""
+        self.periods = judging.patterns(self._task, self._axes, seed)
+        units = judging.units(self._plan, seed)
+        sample = self._device.sample(self._built, self._plan, self.periods, units, self._budgets)
+        return sample if isinstance(sample, Sample) else None
+
+    def covers(self, seed: int, output: str) -> bool | None:
+        """Return whether CTAs like the one of this seed write all of an output; None where that cannot be told."""
+        sample = self.draw(seed)
+        if sample is None or len(sample.launches) != 1 or sample.launches[0].end != "ok":
+            return None
+        return judging.covers(self._task, self._axes, sample, output)
+
+
+def _certain(output: str, full: _Sampling, small: _Sampling | None, seed: int) -> bool:
+    """Return whether other CTAs do not write their share of `output` either, though those of the small size do."""
+    seeds = range(seed + 1, seed + ROUNDS)
+    return (
+        small is not None
+        and all(small.covers(other, output) is True for other in (seed, *seeds))
+        and all(full.covers(other, output) is False for other in seeds)
+    )
+
+
+def _small(
+    built: Build, task: Task, profile: DeviceProfile, axes: Axes, device: Sampler, execution: Execution
+) -> _Sampling | None:
+    """Return how to sample the small size, with which the full one is compared where it looks odd."""
+    plan = record_call(built, task, axes, profile)
+    if isinstance(plan, Failure):
+        return None
+    return _Sampling(built, task, axes, plan, device, judging.budgets(task, axes, plan, axes, execution))
+
+
+def _kernels(plan: LaunchPlan) -> list[str]:
+    return [launch.kernel for launch in plan.launches]

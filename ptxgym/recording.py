@@ -1,0 +1,58 @@
+"""Plans of a task's calls: what `run` asks for at each shape, on the GPU that it is judged on and on a tiny one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from ptxgym.build import Build
+from ptxgym.plan import Argument, DeviceProfile, LaunchPlan, record
+from ptxgym.task import Axes, Task
+from ptxgym.verdict import Failure
+
+Shape = tuple[tuple[str, int], ...]
+"""Axes in the order of the entry point."""
+
+
+def shape(axes: Axes) -> Shape:
+    """Return what a plan is kept under."""
+    return tuple(axes.items())
+
+
+def record_call(built: Build, task: Task, axes: Axes, profile: DeviceProfile) -> LaunchPlan | Failure:
+    """Record the plan of one call, as on the GPU of `profile`."""
+    sizes = task.sizes_bytes(axes)
+    arguments = [
+        *(Argument(tensor.name, "input", sizes[tensor.name]) for tensor in task.inputs),
+        *(Argument(tensor.name, "output", sizes[tensor.name]) for tensor in task.outputs),
+    ]
+    return record(built, arguments, axes, profile)
+
+
+def recorded(
+    built: Build, task: Task, shapes: Iterable[Axes], profile: DeviceProfile
+) -> dict[Shape, LaunchPlan] | Failure:
+    """Record one plan per distinct shape; stop at the first failure."""
+    plans: dict[Shape, LaunchPlan] = {}
+    for axes in shapes:
+        if shape(axes) in plans:
+            continue
+        plan = record_call(built, task, axes, profile)
+        if isinstance(plan, Failure):
+            return plan
+        plans[shape(axes)] = plan
+    return plans
+
+
+def on_few_sms(
+    built: Build, task: Task, axes: Axes, profile: DeviceProfile, plans: Mapping[Shape, LaunchPlan]
+) -> LaunchPlan:
+    """Return the plan of a GPU with few SMs, where persistent CTAs take more than one tile, as at the measured size.
+
+    A submission that cannot be launched there keeps its plan: it may well need more of a GPU.
+    """
+    usual = plans[shape(axes)]
+    compiled_in = {kernel.name: kernel.cluster for kernel in built.kernels}
+    clusters = [launch.cluster or compiled_in.get(launch.kernel) or (1, 1, 1) for launch in usual.launches]
+    few = record_call(built, task, axes, profile.of_few_sms(max(map(math.prod, clusters), default=1)))
+    return usual if isinstance(few, Failure) else few

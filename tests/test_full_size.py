@@ -1,0 +1,218 @@
+"""The size that is timed, of which the emulator runs a few CTAs: who works at small sizes alone, and who looks so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from ptxgym import full_size
+from ptxgym.build import Build, build
+from ptxgym.cache import Cache
+from ptxgym.device.emulator.device import EmulatorDevice
+from ptxgym.device.protocol import Execution, InstructionCount
+from ptxgym.evaluator import Evaluator
+from ptxgym.feedback import render
+from ptxgym.judge import full_size as judging
+from ptxgym.judge import numbers
+from ptxgym.judge.conditions import buffers, conditions
+from ptxgym.judge.full_size import FullSize
+from ptxgym.plan import LaunchPlan, device_profile
+from ptxgym.recording import record_call
+from ptxgym.task import Task, expected
+from ptxgym.variants import load_variant
+from ptxgym.verdict import Status, Verdict
+
+KERNEL = """
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+__global__ void gemm(const __nv_bfloat16* A, const __nv_bfloat16* B, __nv_bfloat16* C, int M, int N, int K) {
+  DEVICE
+  int n = blockIdx.x * 16 + threadIdx.x, m = blockIdx.y * 16 + threadIdx.y;
+  if (n >= N || m >= M) return;
+  float sum = 0;
+  for (int k = 0; k < K; ++k) sum += float(A[size_t(m) * K + k]) * float(B[size_t(n) * K + k]);
+  C[size_t(m) * N + n] = __float2bfloat16(sum);
+}
+extern "C" void run(const __nv_bfloat16* A, const __nv_bfloat16* B, __nv_bfloat16* C, int M, int N, int K,
+                    cudaStream_t stream) {
+  HOST
+  gemm<<<GRID, dim3(16, 16), 0, stream>>>(A, B, C, M, N, K);
+}
+"""
+
+PERSISTENT = """
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+__global__ void gemm(const __nv_bfloat16* A, const __nv_bfloat16* B, __nv_bfloat16* C, int M, int N, int K) {
+  for (int tile = blockIdx.x; tile < (N / 16) * (M / 16); tile += gridDim.x) {
+    int n = tile % (N / 16) * 16 + threadIdx.x, m = tile / (N / 16) * 16 + threadIdx.y;
+    float sum = 0;
+    for (int k = 0; k < K; ++k) sum += float(A[size_t(m) * K + k]) * float(B[size_t(n) * K + k]);
+    C[size_t(m) * N + n] = __float2bfloat16(sum);
+  }
+}
+extern "C" void run(const __nv_bfloat16* A, const __nv_bfloat16* B, __nv_bfloat16* C, int M, int N, int K,
+                    cudaStream_t stream) {
+  int sms = 132;
+  HOST
+  gemm<<<sms, dim3(16, 16), 0, stream>>>(A, B, C, M, N, K);
+}
+"""
+QUERY = "cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0); sms = min(sms, (M / 16) * (N / 16));"
+
+SPLIT = """
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+__global__ void part(const __nv_bfloat16* A, const __nv_bfloat16* B, float* sums, int M, int N, int K) {
+  int n = blockIdx.x * 16 + threadIdx.x, m = blockIdx.y * 16 + threadIdx.y;
+  float sum = 0;
+  for (int k = blockIdx.z * (K / 2); k < (blockIdx.z + 1) * (K / 2); ++k)
+    sum += float(A[size_t(m) * K + k]) * float(B[size_t(n) * K + k]);
+  atomicAdd(sums + size_t(m) * N + n, sum);
+}
+__global__ void finish(const float* sums, __nv_bfloat16* C, int M, int N) {
+  DEVICE
+  for (size_t i = blockIdx.x * 256 + threadIdx.x; i < size_t(M) * N; i += gridDim.x * 256)
+    C[i] = __float2bfloat16(sums[i]);
+}
+extern "C" void run(const __nv_bfloat16* A, const __nv_bfloat16* B, __nv_bfloat16* C, int M, int N, int K,
+                    cudaStream_t stream) {
+  float* sums;
+  cudaMallocAsync(&sums, size_t(M) * N * 4, stream);
+  cudaMemsetAsync(sums, 0, size_t(M) * N * 4, stream);
+  part<<<dim3(N / 16, M / 16, 2), dim3(16, 16), 0, stream>>>(A, B, sums, M, N, K);
+  finish<<<M, 256, 0, stream>>>(sums, C, M, N);
+  cudaFreeAsync(sums, stream);
+}
+"""
+
+
+def kernel(device: str = "", host: str = "", grid: str = "dim3(N / 16, M / 16)", text: str = KERNEL) -> str:
+    return text.replace("DEVICE", device).replace("HOST", host).replace("GRID", grid)
+
+
+@dataclass
+class Checker:
+    """Checks kernels without judging them at small sizes first."""
+
+    task: Task
+    device: EmulatorDevice
+
+    def __call__(self, text: str, task: Task | None = None) -> FullSize:
+        task = task or self.task
+        built = build(text, declaration=task.signature.declaration(), arch="sm_90a", cache=Cache())
+        assert isinstance(built, Build), built
+        drawn, profile = conditions(task, "schedules"), device_profile("h100")
+        plan = record_call(built, task, drawn.cases[0].axes, profile)
+        assert isinstance(plan, LaunchPlan), plan
+        execution = self.device.run(built, plan, buffers(task, drawn.cases[0]))
+        assert isinstance(execution, Execution), execution
+        return full_size.check(built, task, profile, drawn, self.device, execution)
+
+
+@pytest.fixture(scope="module")
+def check(gemm: Task) -> Iterator[Checker]:
+    device = EmulatorDevice()
+    yield Checker(gemm, device)
+    device.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (kernel("if (M > 4096) return;"), "1024 of 1024 sampled CTAs of gemm (229,376 in all) end without storing"),
+        (kernel("if (M > 4096 && blockIdx.x > 3) return;"), "sampled CTAs of gemm (229,376 in all) end without"),
+        (kernel("if (M > 4096) K = 64;"), "wrong: relative error 1"),
+        (kernel("if (M > 4096) { C[0] = 1; return; }"), "cannot have written C"),
+        (kernel(host="if (M > 4096) M = 128;"), "the 3,584 CTAs of gemm cannot have written C"),
+        (kernel("DEVICE", text=SPLIT).replace("DEVICE", "if (M > 4096) return;"), "CTAs of finish"),
+    ],
+    ids=["returns", "mostly returns", "does less", "stores a word", "small grid", "second launch returns"],
+)
+def test_work_left_out_at_the_size_that_is_timed_is_refused(check: Checker, text: str, said: str) -> None:
+    found = check(text)
+    assert found.wrong is not None and not found.wrong.ok and found.failure is None
+    assert said in found.message and "M = 8192, N = 7168, K = 5120" in found.message
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        (kernel(), "of 229,376 CTAs of gemm one was executed here; it wrote 256 elements of C, which are right"),
+        (kernel(grid="dim3(1024, 1024)"), "had nothing to do"),
+        (kernel(text=PERSISTENT, host=QUERY), "of 16,384 CTAs of gemm one was executed here; it "),
+        (kernel(text=PERSISTENT), "of 132 CTAs of gemm one was executed here; it works and had not ended"),
+        (kernel(text=SPLIT), "it stores results; their values were not checked"),
+    ],
+    ids=["plain", "grid for the largest size", "a CTA for each SM", "132 CTAs", "two launches and atomics"],
+)
+def test_honest_kernels_pass_and_the_note_says_what_was_seen(check: Checker, text: str, note: str) -> None:
+    found = check(text)
+    assert found.wrong is None and found.failure is None, found.message
+    assert note in found.note
+
+
+def test_faults_and_refused_calls_are_failures(check: Checker) -> None:
+    fault = check(kernel("if (M > 4096) C += size_t(M) * N;")).failure
+    assert fault is not None and (fault.status, fault.code) == (Status.RUNTIME_FAULT, "full_size.runtime_fault")
+    assert "At the size that is timed" in fault.message and "past the end of C" in fault.message
+    call = check(kernel(host="if (M > 4096) return;")).failure
+    assert call is not None and call.code == "plan.no_launch" and call.message.startswith("At the size that is timed")
+    grid = check(kernel(grid="dim3(1, (M / 16) * (N / 16))")).failure
+    assert grid is not None and grid.status is Status.LAUNCH_ERROR, "65,535 is the most along y"
+
+
+@pytest.mark.parametrize("variant", ["nn-bias", "tt", "ragged-residual", "fp32"])
+def test_layouts_types_and_epilogues_are_compared_as_they_lie(check: Checker, gemm: Task, variant: str) -> None:
+    task = load_variant(gemm, variant)
+    assert check(task.source(expected(task, "h100")[-1]), task).note.endswith(
+        "it wrote 256 elements of C, which are right"
+    )
+
+
+def test_verdict_of_a_kernel_that_returns_early(evaluator: Evaluator) -> None:
+    text = kernel("if (M > 4096) return;")
+    verdict: Verdict = evaluator.evaluate(text, "gemm")
+    assert (verdict.status, verdict.code, verdict.score) == (
+        Status.WRONG_OUTPUT, "judge.wrong_at_full_size", pytest.approx(0.05),
+    )  # fmt: skip
+    assert verdict.evidence is not None and not verdict.evidence.target_ok
+    head = render(verdict, text).splitlines()[:2]
+    assert head[1].startswith("Right at small sizes, but at the size that is timed")
+
+
+def test_periods_differ_by_input_and_are_pages(gemm: Task) -> None:
+    periods = judging.patterns(gemm, gemm.workloads["hardware"].axes, 1)
+    assert [data.nbytes for data in periods.values()] == [251 * 4096, 257 * 4096]
+    values = numbers.bf16_values(periods["A"].view(np.uint16))
+    assert abs(values.mean()) < 0.01 and abs(values.std() - 1) < 0.01
+    small = judging.patterns(gemm, gemm.workloads["schedules"].axes, 1)
+    assert small["A"].nbytes == 128 * 320 * 2
+
+
+def test_budget_follows_the_rate_of_the_small_run_within_bounds(gemm: Task, check: Checker) -> None:
+    built = build(kernel(), declaration=gemm.signature.declaration(), arch="sm_90a", cache=Cache())
+    assert isinstance(built, Build)
+    axes, small = gemm.workloads["hardware"].axes, gemm.workloads["emulation"].axes
+    plan = record_call(built, gemm, axes, device_profile("h100"))
+    assert isinstance(plan, LaunchPlan)
+
+    def allowed(instructions: int) -> int:
+        return judging.budgets(gemm, axes, plan, small, Execution(buffers={}, warp_instructions=instructions))[0]
+
+    work = 16 * 16 * 5120  # of one CTA; the small run does 75,497,472
+    assert allowed(13_000_000) == int(2 * 13_000_000 * work / 75_497_472)
+    assert allowed(1) == 200_000 and allowed(10**12) == 40_000_000
+
+
+def test_results_that_several_ctas_combine_are_not_compared() -> None:
+    def count(form: str, family: str) -> Execution:
+        return Execution(buffers={}, counts=(InstructionCount("k", form, family, None, 1, 1),))
+
+    assert judging._combines(count("atom.global.add.f32", "atom"))
+    assert judging._combines(count("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group", "tma"))
+    assert not judging._combines(count("atom.shared.add.u32", "atom"))
+    assert not judging._combines(count("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group", "tma"))
