@@ -105,9 +105,16 @@ def render(verdict: Verdict, source: str = "", *, cap_bytes: int = CAP_BYTES, no
 
 def _head(verdict: Verdict) -> Iterable[str]:
     device = verdict.provenance.device or "no device yet"
-    yield f"{_HEADLINES[verdict.status]} [{verdict.status} · {verdict.code}]"
+    told, warned = _HEADLINES[verdict.status], _warned(verdict)
+    if warned:
+        told = f"Correct here, but with {len(warned)} warning{'s' if len(warned) > 1 else ''}."
+    yield f"{told} [{verdict.status} · {verdict.code}]"
     if verdict.message:
         yield _visible(verdict.message)
+    if warned:
+        first, label = warned[0], "First warning" if len(warned) > 1 else "Warning"
+        where = "" if first.line is None else f" at line {first.line}"
+        yield f"{label}: {first.code}{where}: {_visible(first.message)}"
     timing = verdict.measured.timing
     if timing is not None:
         interval = f"{timing.speedup_low:.2f} to {timing.speedup_high:.2f}"
@@ -117,6 +124,14 @@ def _head(verdict: Verdict) -> Iterable[str]:
     else:
         speed = "no times"
     yield f"Score {verdict.score:.2f} · stage {verdict.stage} · {speed}"
+
+
+def _warned(verdict: Verdict) -> list[Finding]:
+    """Return what a verdict of a right kernel warns of, gravest first: its score would send nobody to the findings."""
+    if verdict.status is not Status.OK:
+        return []
+    grave = [finding for finding in verdict.findings if finding.severity is not Severity.NOTE]
+    return sorted(grave, key=lambda finding: _SEVERITY_ORDER.index(finding.severity))
 
 
 class _Quoter:

@@ -115,6 +115,20 @@ def test_finding_shows_lines_parties_remedy_and_count() -> None:
     assert "remedy: wgmma.wait_group 0" in text
 
 
+def test_warnings_stand_in_the_head_of_a_right_kernel_and_notes_do_not() -> None:
+    warning = FINDING.model_copy(update={"severity": Severity.WARNING})
+    other = warning.model_copy(update={"message": "another", "line": None})
+    one = render(verdict(findings=(NOTE, warning))).splitlines()
+    assert one[0] == "Correct here, but with 1 warning. [ok · ok]"
+    assert one[2] == "Warning: async.read_before_wait at line 3: registers of wgmma read before wgmma.wait_group"
+    two = render(verdict(findings=(other, warning))).splitlines()
+    assert two[0].startswith("Correct here, but with 2 warnings.")
+    assert two[2] == "First warning: async.read_before_wait: another"
+    assert render(verdict(findings=(NOTE,))).splitlines()[0] == "Correct. [ok · ok]"
+    wrong = render(verdict(Status.WRONG_OUTPUT, findings=(warning,))).splitlines()
+    assert wrong[0].startswith("Wrong output.") and not any(line.startswith("Warning") for line in wrong[:4])
+
+
 def test_notes_are_off_unless_asked_for() -> None:
     noted = verdict(findings=(NOTE,))
     assert "race.benign" not in render(noted)
