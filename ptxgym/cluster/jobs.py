@@ -127,6 +127,7 @@ class Hand:
             name=self.worker.name,
             kinds=tuple(sorted(self.role.kinds)),
             place=self.worker.place,
+            pid=self.worker.pid,
             state=WorkerState.BUSY if working else self.state,
             running=len(self.running),
             slots=self.role.slots,

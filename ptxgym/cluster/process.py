@@ -65,6 +65,8 @@ class WorkerProcess:
             raise cannot_start("an evaluation worker", error) from error
         finally:
             theirs.close()
+        self.pid = self._process.pid
+        """Of the process, which leads the group of all that it starts."""
         self._stream = Connection(ours.detach())
         self._cleanup = weakref.finalize(self, _end, self._process.pid, os.getpid())
         self._numbers = itertools.count()
@@ -89,11 +91,6 @@ class WorkerProcess:
             self.kill()
             raise
         self.place = self.description.place
-
-    @property
-    def pid(self) -> int:
-        """The process, which leads the group of all that it started."""
-        return self._process.pid
 
     def run(self, step: Step) -> Future[Outcome]:
         """Do a step; see `work.Worker`."""

@@ -124,6 +124,8 @@ class WorkerStatus(Value):
     kinds: tuple[Kind, ...]
     place: str
     """Node, and GPU where it has one."""
+    pid: int
+    """On its node."""
     state: WorkerState
     running: int
     """Steps in work."""
@@ -152,8 +154,9 @@ class ServiceStatus(Value):
     """Workers that should be there, by kind."""
     counters: dict[str, float]
     """Since the start, where not 0: `asked`, `joined` (in flight already), `remembered` (finished before), `evaluated`,
-    `failed`, `expired`, `cancelled`, `refused` (no room), `retries`, `deaths`, `hired`, `quarantines`, `unsaved` (not
-    written to disk)."""
+    `failed`, `expired`, `cancelled`, `refused` (no room), `steps` (begun), `retries` (steps to be begun again after a
+    failure of the machine), `rebuilds` (builds that were lost), `hired`, `deaths`, `quarantines`, `unsaved` (not on
+    disk)."""
 
 
 class Service(Protocol):

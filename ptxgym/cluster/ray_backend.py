@@ -84,6 +84,7 @@ class RayWorker:
     def __init__(self, actor: Any, name: str, description: Description) -> None:
         """Wrap an actor that has described itself."""
         self.name, self.description, self.place = name, description, description.place
+        self.pid = description.pid
         self._actor = actor
         self.gone: Future[str] = Future()
         """Resolved when the actor, or the process that it holds, has ended: why."""

@@ -297,6 +297,7 @@ class Scheduler:
 
     def _start(self, job: Job, hand: Hand, now: float) -> None:
         self._steps += 1
+        self.counters["steps"] += 1
         number = self._steps
         hand.take(number, job, now)
         request = job.askers[0].ticket.request
@@ -357,6 +358,7 @@ class Scheduler:
         job.not_before = now + RETRY_PAUSE_S * 2.0 ** (job.failures - 1)
         if isinstance(error, HandoverLost):
             job.kind, job.handover = Kind.BUILD, None
+            self.counters["rebuilds"] += 1
 
     def _end(self, job: Job, result: Verdict | BaseException) -> None:
         """Answer all who wait for a job."""

@@ -63,6 +63,7 @@ class Description:
     versions: Mapping[str, str]
     """Equal among the workers of a service: what verdicts depend on."""
     gpu: Gpu | None = None
+    pid: int = field(default_factory=os.getpid)
 
     @property
     def place(self) -> str:

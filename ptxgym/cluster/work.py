@@ -66,6 +66,8 @@ class Worker(Protocol):
     """A process, or an actor, that does steps. Futures may be resolved on any thread."""
 
     name: str
+    pid: int
+    """Of the process that does the steps, on its node."""
     place: str
     """Node, and GPU where it has one; where a step failed, a retry prefers another."""
     gone: Future[str]

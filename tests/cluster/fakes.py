@@ -36,6 +36,7 @@ class FakeWorker:
     steps: list[tuple[Step, Future[Outcome]]] = field(default_factory=list)
     probes: list[Future[None]] = field(default_factory=list)
     killed: bool = False
+    pid: int = 0
     gone: Future[str] = field(default_factory=Future)
 
     def run(self, step: Step) -> Future[Outcome]:
