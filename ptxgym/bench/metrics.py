@@ -7,15 +7,16 @@ that of target-correct kernels only. What the machine failed at is in no number 
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import combinations
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ptxgym.bench.statistics import Count, Interval, best_of, bootstrap_ratio, compare, holm, wilson
+from ptxgym.errors import ContentError
 from ptxgym.store.reader import StoredRun
-from ptxgym.store.records import EpisodeRecord, TurnRecord
+from ptxgym.store.records import EpisodeRecord, RunRecord, TurnRecord
 from ptxgym.verdict import Status, Verdict
 
 HORIZONS = (1, 4, 8)
@@ -58,7 +59,7 @@ class Trajectory:
     tokens: int = 0
     cost_usd: float | None = None
     emulated: bool = True
-    """Whether kernels for this architecture were emulated, so that no speed was measured."""
+    """Whether its kernels were emulated, so that no speed was measured."""
     again: Outcome | None = None
     """The best kernel under new conditions, where it was judged once more."""
 
@@ -116,8 +117,6 @@ def trajectories(stored: StoredRun) -> tuple[Trajectory, ...]:
     for turn in sorted(stored.turns, key=lambda turn: turn.turn):
         turns.setdefault(turn.episode, []).append(turn)
     again = {found.episode: found for found in stored.remeasured}
-    measured = {turn.verdict.provenance.arch for turn in stored.turns if turn.verdict.provenance.tier is not None}
-    emulated = "emulator" in stored.record.device.split(", ")
     result = []
     for episode in stored.episodes:
         played = turns.get(episode.id, [])
@@ -126,8 +125,33 @@ def trajectories(stored: StoredRun) -> tuple[Trajectory, ...]:
         found = again.get(episode.id)
         arch = played[0].verdict.provenance.arch
         second = outcome_of(found.verdict, found.turn) if found else None
-        result.append(_trajectory(episode, played, arch, second, emulated and arch not in measured))
+        result.append(_trajectory(episode, played, arch, second, emulated(stored.record, episode.id, played)))
     return tuple(result)
+
+
+def emulated(record: RunRecord, episode: str, played: Sequence[TurnRecord]) -> bool:
+    """Return whether the kernels of an episode were emulated, as its verdicts say.
+
+    Where none came so far as to be executed, the front matter says what would have executed it.
+
+    Raises:
+        ContentError: if verdicts contradict each other, or neither says it.
+    """
+    ran = [turn.verdict.provenance for turn in played if turn.verdict.provenance.device is not None]
+    kinds = {one.tier is None for one in ran}
+    if len(kinds) > 1:
+        names = ", ".join(sorted({str(one.device) for one in ran}))
+        raise ContentError(f"{episode}: its kernels were judged on {names}; emulated and measured are never mixed")
+    if kinds:
+        return kinds.pop()
+    arch = played[0].verdict.provenance.arch
+    device = record.devices.get(arch, record.device)
+    if ", " in device:
+        raise ContentError(
+            f"{episode}: no record says where kernels for {arch} were executed: add it to `devices` in run.json, as "
+            f'"{arch}": one of {device}'
+        )
+    return device == "emulator"
 
 
 def outcome_of(verdict: Verdict, turn: int, refused: bool = False) -> Outcome:
@@ -261,6 +285,8 @@ class Contrast:
     first: tuple[str, ...]
     second: tuple[str, ...]
     metric: Metric
+    emulated: bool
+    """Whether trajectories on the emulator are compared, or those that were measured: never one with the other."""
     tasks: int
     difference: float
     p_value: float
@@ -273,18 +299,21 @@ def contrasts(
 ) -> tuple[Contrast, ...]:
     """Compare every two groups, such as models, paired by task; corrected for the number of comparisons.
 
+    Groups that share no task are not compared, nor what is emulated with what is measured.
+
     Args:
         groups: Trajectories by name; anchors are better left out.
         turns: Within which success counts.
         metrics: What counts as success.
     """
-    pairs = [(metric, one, other) for metric in metrics for one, other in combinations(groups, 2)]
-    raw = [compare(_counts(groups[a], turns, m), _counts(groups[b], turns, m)) for m, a, b in pairs]
-    corrected = holm([each.p_value for each in raw])
-    return tuple(
-        Contrast(one, other, metric, each.tasks, each.difference, each.p_value, after)
-        for (metric, one, other), each, after in zip(pairs, raw, corrected, strict=True)
-    )
+    found: list[Contrast] = []
+    for metric, kind, (one, other) in itertools.product(metrics, (True, False), itertools.combinations(groups, 2)):
+        first, second = ([each for each in groups[name] if each.emulated is kind] for name in (one, other))
+        result = compare(_counts(first, turns, metric), _counts(second, turns, metric))
+        if result.tasks:
+            found.append(Contrast(one, other, metric, kind, result.tasks, result.difference, result.p_value, 1.0))
+    corrected = holm([each.p_value for each in found])
+    return tuple(replace(each, corrected=after) for each, after in zip(found, corrected, strict=True))
 
 
 def _trajectory(

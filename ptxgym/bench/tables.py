@@ -118,6 +118,7 @@ def comparisons(recipe: Recipe, found: Sequence[Trajectory]) -> Table:
         (
             " / ".join(each.first),
             " / ".join(each.second),
+            "emulated" if each.emulated else "measured",
             str(each.tasks),
             f"{each.difference:+.0%}",
             f"{each.p_value:.2g}",
@@ -125,7 +126,7 @@ def comparisons(recipe: Recipe, found: Sequence[Trajectory]) -> Table:
         )
         for each in contrasts(groups, recipe.turns)
     )
-    columns = ("agent / arm", "against", "tasks", "difference", "p", "p corrected")
+    columns = ("agent / arm", "against", "judged", "tasks", "difference", "p", "p corrected")
     notes = (f"Target ≤{recipe.turns}, exact permutation test within tasks, two-sided; Holm over all rows.",)
     return Table("Comparisons, paired by task", columns, rows, notes)
 
@@ -141,19 +142,23 @@ def transfers(recipe: Recipe, found: Sequence[Trajectory]) -> Table:
             if one is None or other is None:
                 continue
             moved = shift(one, other, recipe.turns)
+            alike = len({each.emulated for each in (*one, *other)}) == 1
             rows.append(
                 (
                     f"{pair.before} → {pair.after}",
                     arm,
                     agent,
-                    _count(moved.before),
-                    _count(moved.after),
-                    f"{moved.difference:+.0%}",
-                    f"{moved.p_value:.2g}",
+                    f"{_count(moved.before)} {_judged(one)}",
+                    f"{_count(moved.after)} {_judged(other)}",
+                    f"{moved.difference:+.0%}" if alike else NONE,
+                    f"{moved.p_value:.2g}" if alike else NONE,
                 )
             )
     columns = ("transfer", "arm", "agent", "before", "after", "difference", "p")
-    return Table(f"Transfer, target ≤{recipe.turns}", columns, tuple(rows), ("p: Fisher's exact test, not corrected.",))
+    notes = ["p: Fisher's exact test, not corrected."]
+    if any(row[-1] == NONE for row in rows):
+        notes.append("What was emulated is not compared with what was measured.")
+    return Table(f"Transfer, target ≤{recipe.turns}", columns, tuple(rows), tuple(notes))
 
 
 def _ordered(recipe: Recipe, found: Sequence[Trajectory]) -> list[Trajectory]:
@@ -187,6 +192,10 @@ def _equal_count(recipe: Recipe, of_task: Sequence[Trajectory]) -> int:
     """Return how many trajectories every model has on a task."""
     models = [one for one in of_task if one.agent not in recipe.anchors] or of_task
     return min(len(group) for group in grouped(models, lambda one: (one.arm, one.agent)).values())
+
+
+def _judged(group: Sequence[Trajectory]) -> str:
+    return "emulated" if group[0].emulated else "measured"
 
 
 def _speed(group: Sequence[Trajectory], drawn: int, turns: int) -> str:

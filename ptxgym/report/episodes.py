@@ -46,7 +46,7 @@ class _Table:
         return self._known[item]
 
 
-def entry(run: str, episode: EpisodeRecord, turns: Sequence[TurnRecord], target: bool) -> Entry:
+def entry(run: str, episode: EpisodeRecord, turns: Sequence[TurnRecord], *, target: bool, emulated: bool) -> Entry:
     """Return an episode for the viewer.
 
     Args:
@@ -54,6 +54,7 @@ def entry(run: str, episode: EpisodeRecord, turns: Sequence[TurnRecord], target:
         episode: Its record.
         turns: Its turns, first to last.
         target: Whether one of its kernels is right and runs on target instructions.
+        emulated: Whether its kernels were emulated.
     """
     lines, texts = _Table(), _Table()
     kernels: dict[int, list[int]] = {}
@@ -72,7 +73,8 @@ def entry(run: str, episode: EpisodeRecord, turns: Sequence[TurnRecord], target:
         "arm": visible(episode.arm),
         "trajectory": episode.trajectory,
         "status": episode.status,
-        "problem": visible(episode.problem),
+        "problem": visible(episode.problem or episode.ended),
+        "judged": "emulated" if emulated else "measured",
         "scores": [turn.score for turn in turns],
         "best": episode.best_score,
         "outcome": "target" if target else "right" if any(t.verdict.status == "ok" for t in turns) else "failed",
@@ -101,6 +103,8 @@ def _turn(turn: TurnRecord, texts: _Table) -> dict[str, Any]:
     return {
         "turn": turn.turn,
         "parent": turn.parent_turn,
+        "solution": visible(turn.solution),
+        "device": visible(verdict.provenance.device or ""),
         "status": str(verdict.status),
         "code": visible(verdict.code),
         "stage": str(verdict.stage),

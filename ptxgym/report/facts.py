@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ptxgym.agent.loop import prompt_sha256
 from ptxgym.report.runs import Run
 from ptxgym.report.similarity import Likeness, likeness
+from ptxgym.store.records import CANARY, TurnRecord
 from ptxgym.verdict import Status
 
 
@@ -52,6 +54,8 @@ class RunFacts:
     canary_in: int
     """First messages that hold it, of `first_messages`."""
     first_messages: int
+    prompts_kept: int
+    """First messages that are, but for the canary, those whose hash was fixed before the run."""
     agents: tuple[AgentFacts, ...]
     turns: int
     stop: str
@@ -80,10 +84,22 @@ def facts(run: Run) -> RunFacts:
         canary=record.canary,
         canary_in=sum(bool(record.canary) and any(record.canary in m.content for m in turn.messages) for turn in first),
         first_messages=len(first),
+        prompts_kept=sum(_as_fixed(run, turn) for turn in first),
         agents=_agents(run),
         turns=run.recipe.turns,
         stop=run.recipe.stop,
     )
+
+
+def _as_fixed(run: Run, turn: TurnRecord) -> bool:
+    """Whether a first prompt has the hash that the front matter names for its environment, variant, agent and arm."""
+    record = run.stored.record
+    if not record.canary:
+        return False
+    plain = tuple(
+        each.model_copy(update={"content": each.content.replace(record.canary, CANARY)}) for each in turn.messages
+    )
+    return record.prompts_sha256.get(turn.episode.rpartition("/")[0]) == prompt_sha256(plain)
 
 
 def differences(runs: Sequence[Run]) -> tuple[str, ...]:
@@ -126,7 +142,7 @@ def origins(run: Run) -> tuple[Origin, ...]:
         if episode.agent in run.recipe.anchors or episode.status == "infra" or episode.best_turn is None:
             continue
         best = turns.get((episode.id, episode.best_turn))
-        if best is None or best.verdict.status is not Status.OK:
+        if best is None or best.verdict.status is not Status.OK or best.solution:
             continue
         origin = best.verdict.provenance
         found.append(

@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import ptxgym
-from ptxgym.bench.metrics import FAST, horizons
+from ptxgym.bench.metrics import FAST, emulated, horizons
 from ptxgym.bench.tables import transfers
 from ptxgym.report import extra, similarity
 from ptxgym.report.charts import REASONS, charts
+from ptxgym.report.drawing import kinds
 from ptxgym.report.episodes import Entry, entry
 from ptxgym.report.facts import differences, facts, origins
 from ptxgym.report.runs import Run, as_runs, as_series, groups
-from ptxgym.report.tables import by_arch, by_task, by_turns, left_out, versus
+from ptxgym.report.tables import by_arch, by_task, by_turns, left_out, reasons, versus
 from ptxgym.report.text import visible
 from ptxgym.store.reader import StoredRun, read_run
 
@@ -76,7 +77,7 @@ def render(stored: Sequence[StoredRun]) -> str:
         left_out=left_out(runs),
         parts={"arch": by_arch(found, within), "task": by_task(found, within)},
         by_turns=(every := by_turns(found)),
-        reasons=[reason for reason in REASONS if any(reason in row.whole.failures for row in every)],
+        reasons=reasons(every, REASONS),
         within=within,
         fast=[f"{speed:g}" for speed in FAST],
         turns=turns,
@@ -86,8 +87,7 @@ def render(stored: Sequence[StoredRun]) -> str:
         environments=len({one.task for group in found for one in group.found}),
         trajectories=sum(len(group.found) for group in found),
         kernels=sum(len(one.outcomes) for group in found for one in group.found),
-        emulated=any(one.emulated for group in found for one in group.found),
-        measured=any(not one.emulated for group in found for one in group.found),
+        kinds=kinds(series),
         versus=versus(found, turns),
         transfers=[transfers(run.recipe, run.found) for run in runs if run.recipe.transfers],
         charts=charts(series, turns),
@@ -117,7 +117,15 @@ def viewer(runs: Sequence[Run]) -> tuple[Entry, ...]:
         ):
             played = sorted(turns.get(episode.id, ()), key=lambda turn: turn.turn)
             if played:
-                found.append(entry(run.name, episode, played, solved.get(episode.id, False)))
+                found.append(
+                    entry(
+                        run.name,
+                        episode,
+                        played,
+                        target=solved.get(episode.id, False),
+                        emulated=emulated(run.stored.record, episode.id, played),
+                    )
+                )
     return tuple(found)
 
 

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from ptxgym.bench.metrics import Trajectory, grouped, trajectories
 from ptxgym.bench.recipe import Recipe
 from ptxgym.errors import ContentError, UsageError
-from ptxgym.report.charts import Series
+from ptxgym.report.drawing import Series
 from ptxgym.store.reader import StoredRun
 
 
@@ -47,8 +47,10 @@ def as_runs(stored: Sequence[StoredRun]) -> tuple[Run, ...]:
     """Return runs with names that differ.
 
     Raises:
-        ContentError: if the front matter of one holds no recipe.
+        UsageError: if a run is there twice; each of its trajectories would count twice.
+        ContentError: if the front matter of one holds no recipe, or records contradict each other.
     """
+    _distinct(stored)
     names = [one.record.name for one in stored]
     return tuple(
         Run(
@@ -81,20 +83,35 @@ def groups(runs: Sequence[Run]) -> tuple[Group, ...]:
 
 
 def as_series(found: Sequence[Group]) -> tuple[Series, ...]:
-    """Return groups as charts name them: run and arm only where there are several."""
+    """Return groups as charts name them: run and arm only where there are several, emulated and measured apart."""
     arms = {group.arm for group in found if not group.anchor}
     many_runs = len({group.run for group in found}) > 1
+
+    def condition(group: Group) -> str:
+        if group.anchor:
+            return ""
+        return " · ".join([*([group.run] if many_runs else []), *([group.arm] if len(arms) > 1 else [])])
+
     return tuple(
-        Series(
-            group.agent,
-            ""
-            if group.anchor
-            else " · ".join([*([group.run] if many_runs else []), *([group.arm] if len(arms) > 1 else [])]),
-            group.anchor,
-            group.found,
-        )
+        Series(group.agent, condition(group), group.anchor, members)
+        for emulated in (True, False)
         for group in _merged(found)
+        if (members := tuple(one for one in group.found if one.emulated is emulated))
     )
+
+
+def _distinct(stored: Sequence[StoredRun]) -> None:
+    """Refuse a run that is there twice, under one name of its folder or two, or as a copy."""
+    seen: dict[object, StoredRun] = {}
+    for one in stored:
+        record = one.record
+        marks = (one.folder.resolve(), (record.sweep_sha256, record.conditions_sha256, record.created_at))
+        for first in (seen[mark] for mark in marks if mark in seen):
+            raise UsageError(
+                f"{first.folder} and {one.folder} hold the same run, begun {record.created_at}: its trajectories would "
+                "count twice; name it once"
+            )
+        seen |= dict.fromkeys(marks, one)
 
 
 def _merged(found: Sequence[Group]) -> list[Group]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ptxgym.bench.metrics import (
@@ -33,11 +33,8 @@ class Row:
     arm: str
     agent: str
     anchor: bool
-    trajectories: int
     emulated: Side | None
     measured: Side | None
-    whole: Cell
-    """Both sides together; for what does not depend on the device: tokens and cost."""
 
 
 @dataclass(frozen=True)
@@ -50,22 +47,36 @@ class Part:
     """Anchors that were not played there."""
 
 
-def by_arch(groups: Sequence[Group], within: Sequence[int]) -> tuple[Part, ...]:
+@dataclass(frozen=True)
+class Block:
+    """Parts that were judged in the same ways, as one table with a group of columns for each."""
+
+    emulated: bool
+    measured: bool
+    parts: tuple[Part, ...]
+
+    @property
+    def name(self) -> str:
+        """`emulated`, `measured` or both words."""
+        return "-".join(["emulated"] * self.emulated + ["measured"] * self.measured)
+
+
+def by_arch(groups: Sequence[Group], within: Sequence[int]) -> tuple[Block, ...]:
     """Return a part for each GPU generation, over all its environments."""
     names = sorted({one.arch for group in groups for one in group.found})
     titles = {"h100": "Hopper (h100)", "b200": "Blackwell (b200)"}
-    return tuple(
-        _part(titles.get(name, name), [(group, [one for one in group.found if one.arch == name]) for group in groups],
+    return _blocks(
+        _part(titles.get(name, name), [(each, [one for one in each.found if one.arch == name]) for each in groups],
               within, alone=False)
         for name in names
     )  # fmt: skip
 
 
-def by_task(groups: Sequence[Group], within: Sequence[int]) -> tuple[Part, ...]:
+def by_task(groups: Sequence[Group], within: Sequence[int]) -> tuple[Block, ...]:
     """Return a part for each environment and variant."""
     names = sorted({one.task for group in groups for one in group.found})
-    return tuple(
-        _part(name, [(group, [one for one in group.found if one.task == name]) for group in groups], within, alone=True)
+    return _blocks(
+        _part(name, [(each, [one for one in each.found if one.task == name]) for each in groups], within, alone=True)
         for name in names
     )
 
@@ -75,10 +86,28 @@ def by_turns(groups: Sequence[Group]) -> tuple[Row, ...]:
     return tuple(_row(group, group.found, (1,), 0) for group in groups)
 
 
+def reasons(rows: Sequence[Row], order: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return for what turns failed, on the emulator and on a GPU, in the given order."""
+    sides = {"emulated": [row.emulated for row in rows], "measured": [row.measured for row in rows]}
+    return {
+        name: tuple(reason for reason in order if any(side and reason in side.summary.failures for side in found))
+        for name, found in sides.items()
+    }
+
+
+def _blocks(parts: Iterable[Part]) -> tuple[Block, ...]:
+    """Put parts together that need the same columns; so no column is empty for a whole part."""
+    found: dict[tuple[bool, bool], list[Part]] = {}
+    for part in parts:
+        sides = any(row.emulated for row in part.rows), any(row.measured for row in part.rows)
+        found.setdefault(sides, []).append(part)
+    return tuple(Block(*sides, tuple(members)) for sides, members in sorted(found.items()))
+
+
 def _part(title: str, found: Sequence[tuple[Group, list[Trajectory]]], within: Sequence[int], alone: bool) -> Part:
     played = [(group, members) for group, members in found if members]
-    models = [len(members) for group, members in played if not group.anchor] or [1]
-    drawn = min(models) if alone else 0
+    measured = [sum(not one.emulated for one in members) for group, members in played if not group.anchor]
+    drawn = min(filter(None, measured), default=1) if alone else 0
     rows = tuple(_row(group, members, within, drawn) for group, members in played)
     agents = {row.agent for row in rows}
     return Part(title, rows, tuple(name for name in ("oracle", "naive") if name not in agents))
@@ -92,10 +121,8 @@ def _row(group: Group, members: Sequence[Trajectory], within: Sequence[int], dra
         "" if group.anchor else group.arm,
         group.agent,
         group.anchor,
-        len(members),
         Side(cell(emulated, within)) if emulated else None,
         Side(cell(measured, within), _speedup(measured, drawn, max(within))) if measured else None,
-        cell(members, within),
     )
 
 
@@ -116,7 +143,8 @@ class Versus:
 
     first: str
     second: str
-    contrast: Contrast
+    emulated: Contrast | None
+    measured: Contrast | None
 
 
 def versus(groups: Sequence[Group], turns: int) -> tuple[Versus, ...]:
@@ -131,7 +159,10 @@ def versus(groups: Sequence[Group], turns: int) -> tuple[Versus, ...]:
         run, agent, arm = name
         return " · ".join([*([] if one_run else [run]), agent, *([] if one_arm else [arm])])
 
-    return tuple(Versus(label(each.first), label(each.second), each) for each in contrasts(models, turns))
+    found: dict[tuple[str, str], dict[bool, Contrast]] = {}
+    for each in contrasts(models, turns):
+        found.setdefault((label(each.first), label(each.second)), {})[each.emulated] = each
+    return tuple(Versus(*names, sides.get(True), sides.get(False)) for names, sides in found.items())
 
 
 @dataclass(frozen=True)

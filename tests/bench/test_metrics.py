@@ -16,6 +16,7 @@ from ptxgym.bench.metrics import (
     cell,
     confirmed,
     contrasts,
+    emulated,
     failures_by_turn,
     fast,
     grouped,
@@ -27,8 +28,9 @@ from ptxgym.bench.metrics import (
 from ptxgym.bench.recipe import Recipe
 from ptxgym.bench.statistics import wilson
 from ptxgym.bench.tables import tables
+from ptxgym.errors import ContentError
 from ptxgym.store.reader import StoredRun
-from ptxgym.store.records import EpisodeRecord, Remeasurement, TurnRecord, Usage
+from ptxgym.store.records import EpisodeRecord, Remeasurement, RunRecord, TurnRecord, Usage
 from ptxgym.verdict import Status, Verdict
 from tests.store.samples import episode, front, turn, verdict
 
@@ -83,11 +85,7 @@ def test_records_as_trajectories() -> None:
         episode="done", turn=2, epoch=1, verdict=verdict(target=True, speedup=0.3), measured_at="2026"
     )
     done, refused = trajectories(stored(episodes, turns, (again,)))
-    assert {one.emulated for one in (done, refused)} == {False}  # same architecture, some of it measured
-    without_speed = [found for found in turns if found.verdict.provenance.tier is None]
-    assert {one.emulated for one in trajectories(stored(episodes, without_speed))} == {True}
-    on_gpu = replace(stored(episodes, without_speed), record=front(device="NVIDIA H200"))
-    assert {one.emulated for one in trajectories(on_gpu)} == {False}  # though nothing came so far as to be measured
+    assert (done.emulated, refused.emulated) == (False, True)  # by its verdict; by the front matter, as none ran
     assert (done.id, done.task, done.agent, done.arm) == ("done", "ptxgym/Gemm-H100-v1/d64", "a", "none")
     assert [(each.turn, each.failure, each.target) for each in done.outcomes] == [
         (1, "compile_error", False), (2, "", True),
@@ -96,6 +94,24 @@ def test_records_as_trajectories() -> None:
     assert done.again is not None and done.again.speedup == 0.3
     assert (refused.task, refused.arm) == ("ptxgym/Gemm-H100-v1", "full")
     assert [each.failure for each in refused.outcomes] == ["refused"]
+
+
+def test_whether_it_was_emulated_is_what_the_records_say() -> None:
+    def judged(record: RunRecord, *verdicts: Verdict) -> bool:
+        return emulated(record, "e", [turn("e", number, found) for number, found in enumerate(verdicts, 1)])
+
+    gpu, both = front(device="NVIDIA H200"), front(device="NVIDIA H200, emulator")
+    never, ran = verdict(Status.COMPILE_ERROR), verdict()
+    on_gpu = verdict(speedup=0.5)
+    for record in (front(), gpu, both):  # a verdict of a kernel that ran is the best witness
+        assert judged(record, never, ran) and not judged(record, on_gpu, never)
+    assert judged(front(), never) and not judged(gpu, never)
+    assert not judged(both.model_copy(update={"devices": {"h100": "NVIDIA H200", "b200": "emulator"}}), never)
+    assert judged(both.model_copy(update={"devices": {"h100": "emulator", "b200": "NVIDIA B200"}}), never)
+    with pytest.raises(ContentError, match=r"e: no record says where kernels for h100 were executed"):
+        judged(both, never)
+    with pytest.raises(ContentError, match=r"e: its kernels were judged on NVIDIA H200, emulator"):
+        judged(both, ran, on_gpu)
 
 
 def test_rates_within_so_many_turns() -> None:
@@ -162,8 +178,19 @@ def test_models_are_compared_task_by_task() -> None:
     assert [(each.metric, each.first, each.second, each.tasks, each.difference) for each in found] == [
         ("target", ("good",), ("bad",), 2, 1.0), ("correct", ("good",), ("bad",), 2, 0.0),
     ]  # fmt: skip
+    assert {each.emulated for each in found} == {True}
     assert found[0].p_value == pytest.approx(2 / 924**2)  # C(12, 6) deals a task; two of all are as extreme
     assert (found[0].corrected, found[1].corrected) == (pytest.approx(2 * found[0].p_value), 1.0)
+
+
+def test_what_is_emulated_is_not_compared_with_what_is_measured() -> None:
+    """Pooled, the two would differ; on either device they do not."""
+    kinds = {True: ("t", "-"), False: ("-", "t")}
+    found = [one(kinds[kind][agent == "b"], agent=agent, emulated=kind) for kind in kinds for agent in ("a", "b")]
+    split = contrasts(grouped(found, lambda each: (each.agent,)), 1)
+    assert [(each.emulated, each.tasks, each.difference) for each in split] == [(True, 1, 1.0), (False, 1, -1.0)]
+    apart = [one("t", agent="a", emulated=True), one("-", agent="b", emulated=False)]
+    assert contrasts(grouped(apart, lambda each: (each.agent,)), 1) == ()
 
 
 def test_a_shift_between_generations() -> None:
@@ -203,9 +230,15 @@ def test_tables_say_what_is_not_measured_and_leave_anchors_out_of_tests() -> Non
     assert any("--remeasure" in note for note in rates.notes)
     assert any("takes no times" in note for note in rates.notes)
     (versus,) = shown["Comparisons, paired by task"].rows
-    assert versus[:2] == ("m / none", "w / none")
-    moved = shown["Transfer, target ≤2"].rows
-    assert [row[2:6] for row in moved] == [("oracle", "1/1", "0/1", "-100%"), ("m", "1/2", "1/1", "+50%")]
+    assert versus[:4] == ("m / none", "w / none", "measured", "1")
+    moved = shown["Transfer, target ≤2"]
+    assert [row[2:] for row in moved.rows] == [
+        ("oracle", "1/1 measured", "0/1 emulated", "-", "-"), ("m", "1/2 measured", "1/1 emulated", "-", "-"),
+    ]  # fmt: skip
+    assert moved.notes[-1] == "What was emulated is not compared with what was measured."
+    same = [replace(each, emulated=False) for each in found]
+    alike = {table.title: table for table in tables(recipe(), same)}["Transfer, target ≤2"]
+    assert [row[5] for row in alike.rows] == ["-100%", "+50%"] and len(alike.notes) == 1
     assert shown["Failed turns"].rows[1] == ("h100", "none", "m", "4", "2")
     assert tables(recipe(), []) == ()
     assert "Transfer, target ≤2" not in {table.title for table in tables(recipe(transfers=()), found)}

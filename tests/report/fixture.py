@@ -13,7 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ptxgym.agent.loop import prompt_sha256
 from ptxgym.bench.recipe import Recipe
+from ptxgym.store.records import CANARY as CANARY_STAND_IN
 from ptxgym.store.records import EpisodeRecord, Message, Remeasurement, RunRecord, TurnRecord, Usage
 from ptxgym.store.writer import RunWriter
 from ptxgym.task import expected, load_task, oracle
@@ -94,18 +96,20 @@ def write_run(folder: Path, seed: int = 7) -> Path:
         for each in plan.agents
     }
     prompts = {
-        f"{pinned}/base/{arm}": hashlib.sha256(f"{pinned}{arm}".encode()).hexdigest()
-        for pinned, _, _ in ENVS.values()
-        for arm in ARMS
+        f"{pinned}/base/{agent}/{arm}": prompt_sha256(_opening(env, CANARY_STAND_IN))
+        for env, (pinned, _, _) in ENVS.items()
+        for agent in (*PLANS, "oracle", "naive")
+        for arm in (ARMS if agent in PLANS else ARMS[:1])
     }
     sweep: dict[str, object] = {"recipe": plan.model_dump(mode="json", exclude={"limits", "summary"}), "agents": agents}
     record = RunRecord(
         name=plan.name,
-        created_at="2026-11-29T08:00:00+00:00",
+        created_at=f"2026-11-29T08:00:{seed:02d}+00:00",
         sweep_sha256=hashlib.sha256(json.dumps(sweep, sort_keys=True).encode()).hexdigest(),
         sweep=sweep,
         prompts_sha256=prompts,
         device="NVIDIA H200, emulator",
+        devices={"h100": "NVIDIA H200", "b200": "emulator"},
         versions={"ptxgym": "0.1.0", "compiler": "nvcc 13.0.88", "judge": "5", "driver": "580.95.05", "numpy": "2.4.6"},
         conditions_sha256="c0" * 32,
         canary=CANARY,
@@ -172,10 +176,10 @@ def _turn(
     answer = "I will not do that." if what == "refused" else f"Turn {number}: let me try.\n\n```cuda\n{source}\n```\n"
     prompt_tokens, completion_tokens = 9000 + 7000 * (number - 1), draw.randrange(3000, 14000)
     anchor = agent not in PRICES
-    messages = (
-        Message(role="system", content=f"You write CUDA kernels. {CANARY}"),
-        Message(role="user", content=f"# {env}\nWrite the kernel."),
-    )
+    messages = _opening(env, CANARY)
+    solution = f"{task}/solutions/{arch}/{agent}.cu" if anchor else ""
+    if anchor:
+        answer, source = f"The proven solution {solution}.", ""
     if before is not None:
         messages += (Message(role="assistant", content=before.response), Message(role="user", content=before.feedback))
     return TurnRecord(
@@ -189,6 +193,7 @@ def _turn(
         refused=what == "refused",
         model=agent if anchor else f"{agent}-2-20260901",
         source=source,
+        solution=solution,
         verdict=verdict,
         feedback=f"{verdict.message}\nScore {verdict.score:.2f}\n",
         score=verdict.score,
@@ -208,6 +213,13 @@ def _turn(
         evaluate_s=round(draw.uniform(2, 9), 1),
         attempts=2 if draw.random() < 0.05 else 1,
         tags={"what": what},
+    )
+
+
+def _opening(env: str, canary: str) -> tuple[Message, ...]:
+    return (
+        Message(role="system", content=f"You write CUDA kernels. {canary}"),
+        Message(role="user", content=f"# {env}\nWrite the kernel."),
     )
 
 
@@ -281,6 +293,7 @@ def _verdict(draw: random.Random, env: str, agent: str, what: str, source: str) 
     measured = arch == "h100"
     status, stage, code, message = _WORDS[what]
     right, target = status is Status.OK, what == "target"
+    never_ran = stage in (Stage.SUBMISSION, Stage.BUILD)
     timing = None
     if right and measured:
         speed = SPEEDS[agent] * draw.uniform(0.8, 1.1) if target else 0.004 * draw.uniform(0.9, 1.1)
@@ -309,8 +322,8 @@ def _verdict(draw: random.Random, env: str, agent: str, what: str, source: str) 
             task_revision=1,
             arch=arch,
             source_sha256=hashlib.sha256(source.encode()).hexdigest(),
-            device="NVIDIA H200" if measured else "emulator",
-            tier="standard" if measured else None,
+            device=None if never_ran else "NVIDIA H200" if measured else "emulator",
+            tier="standard" if measured and not never_ran else None,
             judge_revision=5,
             emulator_revision="abc123",
         ),

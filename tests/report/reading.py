@@ -44,11 +44,12 @@ class Page(HTMLParser):
         elif self._cell is not None:
             self._cell.append(f" {data}")
 
-    def parts(self, table: str) -> dict[str, list[list[str]]]:
-        """Return the rows of a results table by the heading above them."""
+    def parts(self, prefix: str) -> dict[str, list[list[str]]]:
+        """Return the rows of the results tables with such ids by the heading above them."""
         found: dict[str, list[list[str]]] = {}
         title = ""
-        for row in self.tables[table][3:]:
+        rows = (row for name, table in self.tables.items() if name.startswith(f"{prefix}-") for row in table[3:])
+        for row in rows:
             if len(row) == 1:
                 title = row[0]
                 found[title] = []

@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,10 @@ from scipy.stats import binomtest
 from ptxgym.errors import UsageError
 from ptxgym.report import extra, write_report
 from ptxgym.report.facts import differences, facts
+from ptxgym.report.page import render
 from ptxgym.report.runs import as_runs
 from ptxgym.store.reader import StoredRun, read_run
+from ptxgym.store.records import TurnRecord
 from tests.report.fixture import CANARY, ENVS, PLANS
 from tests.report.reading import Page
 
@@ -54,38 +57,80 @@ def test_rates_and_intervals_by_environment_are_those_of_the_run(page: Page, sto
     compared = 0
     for env, rows in parts.items():
         assert [row[0] for row in rows[:2]] == ["oracle anchor", "naive anchor"]
-        offset = 3 if "B200" in env else 7  # emulated columns, then measured ones
-        other = 7 if "B200" in env else 3
         for row in rows:
             agent, arm = row[0].removesuffix(" anchor"), row[1] if row[1] != "–" else "parameters"
             wanted = [
                 cell(*solved(stored, agent, arm, env, turns, target)) for target in (False, True) for turns in (1, 4)
             ]
-            assert row[offset : offset + 4] == wanted, (env, agent, arm)
-            assert row[other : other + 4] == ["–"] * 4
+            assert row[2:6] == wanted, (env, agent, arm)
+            assert len(row) == (7 if "B200" in env else 9)
             compared += 1
     assert compared == 3 * (2 + 4 * 2)
+
+
+def test_emulated_and_measured_stand_in_columns_of_their_own(page: Page) -> None:
+    """Where a part holds both, side by side; else in tables of one kind each."""
+    assert {name for name in page.tables if name.startswith("by-task")} == {"by-task-measured", "by-task-emulated"}
+    assert page.tables["by-task-emulated"][0] == ["agent", "arm", "emulated"]
+    assert page.tables["by-task-measured"][0] == ["agent", "arm", "measured"]
+    assert set(page.tables["by-task-emulated"][1]) >= {"right within", "tokens per solved task"}
+    assert page.tables["by-turns"][0] == ["agent", "arm", "emulated", "measured"]
+    assert page.tables["versus"][0] == ["model", "against", "emulated", "measured"]
+
+
+def test_the_same_environment_emulated_and_measured_has_a_group_of_columns_for_each(
+    run_folder: Path, stored: StoredRun, tmp_path: Path
+) -> None:
+    env = ENVS["PTX-Gemm-H100"][0]
+
+    def emulated(turn: TurnRecord) -> TurnRecord:
+        origin = turn.verdict.provenance
+        device = None if origin.device is None else "emulator"
+        judged = origin.model_copy(update={"tier": None, "device": device})
+        return turn.model_copy(update={"verdict": turn.verdict.model_copy(update={"provenance": judged})})
+
+    record = stored.record.model_copy(
+        update={"device": "emulator", "devices": {"h100": "emulator"}, "created_at": "2026-11-29T07:00:00+00:00"}
+    )
+    kept = tuple(e for e in stored.episodes if e.env == env)
+    turns = tuple(emulated(turn) for turn in stored.turns if turn.episode.startswith(env))
+    text = render([stored, StoredRun(tmp_path, record, kept, turns, ())])
+    page = Page(text)
+    assert [row for row in page.tables["by-task-emulated-measured"] if len(row) == 1] == [[env]]
+    rows = page.parts("by-arch")["Hopper (h100)"]
+    assert page.tables["by-arch-emulated-measured"][0] == ["agent", "run", "arm", "emulated", "measured"]
+    (first, second) = (row for row in rows if row[0] == "swift" and row[2] == "contract")
+    wins = solved(stored, "swift", "contract", env, 4, True)
+    assert {row[6] for row in (first, second)} == {"–", cell(*wins)}, "emulated: of the second run alone"
+    for name in ("progress", "failures"):
+        figure = text[text.index(f'id="chart-{name}"') :].partition("</figure>")[0]
+        assert "contract · emulated" in figure and "contract · measured" in figure
 
 
 def test_rates_by_generation_are_sums_over_environments(page: Page, stored: StoredRun) -> None:
     rows = page.parts("by-arch")["Hopper (h100)"]
     row = next(row for row in rows if row[:2] == ["swift", "contract"])
     counts = [solved(stored, "swift", "contract", env, 4, True) for env, _, arch in ENVS.values() if arch == "h100"]
-    assert row[10] == cell(sum(wins for wins, _ in counts), sum(total for _, total in counts))
-    assert row[2] == str(sum(total for _, total in counts))
+    assert row[5] == cell(sum(wins for wins, _ in counts), sum(total for _, total in counts))
 
 
-def test_turns_and_failures_are_counted(page: Page, stored: StoredRun) -> None:
-    names = page.tables["by-turns"][0]
+def test_turns_and_failures_are_counted_apart(page: Page, stored: StoredRun) -> None:
     row = next(row for row in page.tables["by-turns"][2:] if row[:2] == ["frugal", "contract"])
-    turns = [turn for turn in stored.turns if turn.episode.split("/")[3:5] == ["frugal", "contract"]]
-    assert row[2] == str(len(turns))
-    emulated = [turn.verdict.status == "ok" for turn in turns if turn.verdict.provenance.tier is None]
-    assert row[3].startswith(f"{sum(emulated) / len(emulated):.0%}".replace("%", " %"))
-    what = [turn.tags["what"] for turn in turns]
-    for reason, kind in (("compile error", "compile"), ("truncated", "cut"), ("hang", "hang")):
-        shown = row[len(row) - (len(names) - names.index(reason))]
-        assert shown == (str(what.count(kind)) if kind in what else "–"), reason
+    every = [turn for turn in stored.turns if turn.episode.split("/")[3:5] == ["frugal", "contract"]]
+    for kind, arch, at in (("emulated", "b200", 2), ("measured", "h100", 5)):
+        turns = [turn for turn in every if turn.verdict.provenance.arch == arch]
+        assert row[at] == str(len(turns))
+        right = sum(turn.verdict.status == "ok" for turn in turns)
+        assert row[at + 1].startswith(f"{right / len(turns):.0%}".replace("%", " %"))
+        table = page.tables[f"failed-turns-{kind}"]
+        failed = next(found for found in table[2:] if found[:2] == ["frugal", "contract"])
+        assert failed[2] == str(len(turns))
+        what = [turn.tags["what"] for turn in turns]
+        for reason, name in (("compile error", "compile"), ("truncated", "cut"), ("hang", "hang")):
+            if reason in table[1]:
+                assert failed[2 + table[1].index(reason)] == (str(what.count(name)) if name in what else "–"), reason
+            else:
+                assert name not in what
 
 
 def test_tokens_and_cost_per_solved_task(page: Page, stored: StoredRun) -> None:
@@ -96,7 +141,7 @@ def test_tokens_and_cost_per_solved_task(page: Page, stored: StoredRun) -> None:
     assert wins
     tokens = sum(e.usage.prompt_tokens + e.usage.completion_tokens for e in episodes) / wins
     cost = sum(e.usage.cost_usd or 0.0 for e in episodes) / wins
-    assert row[-2:] == [f"{tokens:,.0f}", f"{cost:.2f}"]
+    assert row[-1] == f"{tokens:,.0f} ${cost:.2f}"
 
 
 def test_best_speed_up_is_of_the_second_measurement(page: Page, stored: StoredRun) -> None:
@@ -112,7 +157,7 @@ def test_best_speed_up_is_of_the_second_measurement(page: Page, stored: StoredRu
     best = max(first, key=lambda episode: first[episode])
     timing = again[best]
     assert timing is not None
-    assert row[-3].startswith(f"{timing.speedup:.3f} (best of 3)")
+    assert row[-2].startswith(f"{timing.speedup:.3f} (best of 3)")
 
 
 def test_refusals_truncations_and_infra_stand_apart(page: Page, stored: StoredRun) -> None:
@@ -132,6 +177,7 @@ def test_front_matter_checks_hash_and_canary(html: str, stored: StoredRun) -> No
     assert stored.record.sweep_sha256 in html and CANARY in html
     assert "recipe on record has this hash" in html and "fixed before the first turn" in html
     assert f"in {len(stored.episodes)} of {len(stored.episodes)} first messages" in html
+    assert html.count(f"{len(stored.episodes)} of {len(stored.episodes)} first messages have their hash") == 1
     assert "models.example" in html and "max_completion_tokens = 65536" in html and "580.95.05" in html
     for digest in stored.record.prompts_sha256.values():
         assert digest in html
@@ -145,10 +191,15 @@ def test_a_changed_recipe_a_late_hash_and_a_missing_canary_are_told(stored: Stor
     )
     (run,) = as_runs([StoredRun(stored.folder, changed, stored.episodes, stored.turns, stored.remeasured)])
     found = facts(run)
-    assert not found.sweep_holds and not found.fixed_first and found.canary_in == 0
+    assert not found.sweep_holds and not found.fixed_first and found.canary_in == found.prompts_kept == 0
     (control,) = as_runs([stored])
     good = facts(control)
     assert good.sweep_holds and good.fixed_first and good.canary_in == good.first_messages > 0
+    assert good.prompts_kept == good.first_messages
+    others = dict.fromkeys(stored.record.prompts_sha256, "0" * 64)
+    other = stored.record.model_copy(update={"prompts_sha256": others})
+    (run,) = as_runs([StoredRun(stored.folder, other, stored.episodes, stored.turns, stored.remeasured)])
+    assert facts(run).prompts_kept == 0
 
 
 def test_page_is_one_file_that_loads_nothing(html: str, page: Page) -> None:
@@ -180,7 +231,7 @@ def test_every_episode_that_ended_is_in_the_viewer_whole(page: Page, stored: Sto
         for shown, turn in zip(whole["turns"], turns, strict=True):
             after = "\n".join(whole["lines"][number] for sign, number in shown["rows"] if sign != "-")
             before = "\n".join(whole["lines"][number] for sign, number in shown["rows"] if sign != "+")
-            assert after == turn.source
+            assert after == turn.source, turn.solution
             if turn.parent_turn is not None:
                 assert before == turns[turn.parent_turn - 1].source
             assert whole["texts"][shown["feedback"]] == turn.feedback
@@ -208,23 +259,46 @@ def test_two_runs_stand_side_by_side_and_their_differences_are_named(
     names = [(row[0], row[1], row[2]) for row in rows]
     assert ("swift", "spring-sweep (spring)", "contract") in names
     assert ("swift", "spring-sweep (autumn)", "contract") in names
-    assert differences(as_runs([stored, stored])) == ()
+    assert differences(as_runs([stored])) == ()
+
+
+def test_a_run_that_is_there_twice_is_refused(run_folder: Path, tmp_path: Path) -> None:
+    again = run_folder.parent / ".." / run_folder.parent.name / run_folder.name
+    with pytest.raises(UsageError, match=r"hold the same run, begun .*would count twice; name it once"):
+        write_report([run_folder, again], tmp_path / "page.html")
+    copy = shutil.copytree(run_folder, tmp_path / "copy")
+    with pytest.raises(UsageError, match=f"spring and {copy} hold the same run"):
+        write_report([run_folder, copy], tmp_path / "page.html")
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_no_line_of_an_oracle_is_on_the_page(page: Page, stored: StoredRun) -> None:
+    chunks = [text for found, text in page.scripts if (found.get("id") or "").startswith("chunk-")]
+    (entries,) = [json.loads(text) for found, text in page.scripts if found.get("id") == "entries"]
+    shown = 0
+    for entry, chunk in zip(entries, chunks, strict=True):
+        if entry["agent"] in ("oracle", "naive"):
+            whole = json.loads(gzip.decompress(base64.b64decode(chunk)))
+            (turn,) = whole["turns"]
+            assert turn["rows"] == [] and whole["lines"] == [] and turn["solution"].endswith(f"{entry['agent']}.cu")
+            assert not [text for text in whole["texts"] if "__global__" in text]
+            shown += 1
+    assert shown == 2 * len(ENVS)
 
 
 def test_an_emulated_run_says_that_nothing_was_measured(stored: StoredRun, tmp_path: Path) -> None:
-    from ptxgym.report.page import render
-
     env = ENVS["PTX-Gemm-B200"][0]
     kept = [episode for episode in stored.episodes if episode.env == env]
     turns = tuple(turn for turn in stored.turns if turn.episode.startswith(env))
     text = render([StoredRun(stored.folder, stored.record, tuple(kept), turns, ())])
-    assert "not measured" in text and "the emulator takes no times" in text and 'id="chart-speeds"' not in text
-    assert all(len(row) == 10 for row in Page(text).parts("by-task")[env])
+    assert "the emulator takes no times" in text and 'id="chart-speeds"' not in text
+    page = Page(text)
+    assert all(len(row) == 7 for row in page.parts("by-task")[env])
+    assert not [name for name in page.tables if name.endswith("measured")]
+    assert page.tables["by-turns"][0] == ["agent", "arm", "emulated"]
 
 
 def test_anchors_alone_and_models_alone_make_a_page(stored: StoredRun) -> None:
-    from ptxgym.report.page import render
-
     anchors = tuple(episode for episode in stored.episodes if episode.agent in ("oracle", "naive"))
     others = tuple(episode for episode in stored.episodes if episode.agent not in ("oracle", "naive"))
     alone = render([StoredRun(stored.folder, stored.record, anchors, stored.turns, ())])

@@ -30,6 +30,7 @@ def verdict(status: Status = Status.OK, target: bool = False, speedup: float | N
         "measured": Measured(timing=timing),
         "provenance": Provenance(
             ptxgym="0", task="gemm", task_revision=1, arch="h100", source_sha256="0",
+            device=None if status is Status.COMPILE_ERROR else "emulator" if speedup is None else "NVIDIA H200",
             tier=None if speedup is None else "standard",
         ),
     }  # fmt: skip

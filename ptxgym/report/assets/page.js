@@ -46,6 +46,7 @@
     outcome: ["all outcomes", (entry) => entry.outcome],
   };
   const severalArms = new Set(entries.map((entry) => entry.arm)).size > 1;
+  const bothKinds = new Set(entries.map((entry) => entry.judged)).size > 1;
   const severalRuns = new Set(entries.map((entry) => entry.run)).size > 1;
   for (const [name, [all, of]] of Object.entries(filters)) {
     const select = document.getElementById(`filter-${name}`);
@@ -68,7 +69,8 @@
       const name = entry.agent + (severalArms ? ` · ${entry.arm}` : "") + ` #${entry.trajectory + 1}`;
       return el("li", { "data-index": index, on: () => open(index) },
         el("div", { class: "line" }, el("b", { title: name }, name), dots),
-        el("small", { title: entry.task }, `${entry.best.toFixed(2)} · ${entry.task.replace(/^ptxgym\//, "")}`));
+        el("small", { title: entry.task }, `${entry.best.toFixed(2)} · ${entry.task.replace(/^ptxgym\//, "")}` +
+          `${bothKinds ? ` · ${entry.judged}` : ""}`));
     }));
     mark();
   };
@@ -106,7 +108,8 @@
     detail.replaceChildren(
       el("h3", {}, `${entry.agent} on ${entry.task.replace(/^ptxgym\//, "")}`),
       el("p", { class: "where" }, `${severalRuns ? `${entry.run} · ` : ""}trajectory ${entry.trajectory + 1}${arm}` +
-        ` · best score ${entry.best.toFixed(2)}${entry.status === "done" ? "" : ` · ${entry.status}: ${entry.problem}`}`),
+        ` · ${entry.judged} · best score ${entry.best.toFixed(2)}` +
+        `${entry.problem ? ` · ${entry.status === "done" ? "ended" : entry.status}: ${entry.problem}` : ""}`),
       el("div", { class: "steps", role: "group", "aria-label": "Turns" }, ...episode.turns.map((each, number) =>
         el("button", {
           type: "button", "data-kind": kindOf(each.status, each.score), "data-turn": each.turn,
@@ -114,7 +117,7 @@
         }, el("small", {}, `turn ${each.turn}`), el("b", {}, each.score.toFixed(2))))),
       el("div", { class: "verdict", "data-kind": kind },
         el("p", { class: "code" }, `${turn.status}${turn.code === turn.status ? "" : ` · ${turn.code}`} · stage ${turn.stage}` +
-          ` · score ${turn.score.toFixed(3)} · best so far ${turn.best.toFixed(3)}`),
+          ` · score ${turn.score.toFixed(3)} · best so far ${turn.best.toFixed(3)}${turn.device ? ` · ${turn.device}` : ""}`),
         turn.message ? el("p", {}, turn.message) : null,
         turn.speed ? el("p", {}, `Speed-up ${turn.speed}`) : null),
       panels(turn),
@@ -245,14 +248,15 @@
       body.append(fold);
       at = end;
     }
-    const remark = changed ? `against turn ${turn.parent}: +${count(added)} −${count(deleted)} lines` : `${count(lines.length)} lines`;
-    const toggle = changed
+    const remark = changed ? `against turn ${turn.parent}: +${count(added)} −${count(deleted)} lines` : lines.length ? `${count(lines.length)} lines` : "";
+    const toggle = changed && lines.length
       ? el("button", { type: "button", id: "whole", on: swap }, state.whole ? "changes only" : "whole kernel") : null;
     const loose = turn.marks.filter((each) => each.line === null);
     return [
       ...loose.map((each) => el("p", { class: `said ${each.severity}` }, ...note(each))),
       el("div", { class: "tools" }, el("h4", {}, "Kernel ", el("small", {}, remark)), toggle),
-      el("div", { class: "source", tabindex: 0 }, lines.length ? el("table", {}, body) : el("p", { class: "where" }, " no kernel")),
+      el("div", { class: "source", tabindex: 0 }, lines.length ? el("table", {}, body) : el("p", { class: "empty" },
+        turn.solution ? `The proven solution ${turn.solution}: its text stays out of records and reports.` : "no kernel")),
     ];
   };
 
