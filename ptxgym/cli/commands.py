@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 import ptxgym
+from ptxgym.cli.clustering import cluster
 from ptxgym.cli.console import Exit, out, plain, style_of
 from ptxgym.cli.fixing import fixit
 from ptxgym.cli.training import train
@@ -256,6 +257,7 @@ def report(
 tasks = typer.Typer(help="Tasks and their variants as data for trainers.", no_args_is_help=True)
 app.add_typer(tasks, name="tasks")
 app.add_typer(fixit, name="fixit")
+app.add_typer(cluster, name="cluster")
 app.add_typer(train, name="train")
 
 

@@ -1,0 +1,163 @@
+"""How fast are many environments over the service, compared with one evaluator that has one thread?
+
+    python benchmarks/vector.py [--envs 64] [--texts 12] [--rounds 3] [--cores N] [--out FILE]
+
+Needs nvcc and g++; no GPU. Three measurements on the first N cores (2 by default), each with a cache of builds of its
+own, on copies of the naive kernel of PTX-Gemm-H100 that differ in a comment, so that each is compiled and judged anew:
+
+- `one`: an `Evaluator` on one core, one text after the other;
+- `distinct`: `gym.make_vec(num_envs=64)`, every environment another text;
+- `repeated`: all environments the same new text, round by round.
+
+Aims: `distinct` at least 0.9 × cores × `one`, `repeated` at least 20 × `one`; every environment gets the verdict on its
+own text. Last, one evaluation is stopped for good: its environment is truncated at its deadline, and no other is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+ID = "PTX-Gemm-H100"
+SECRET = "benchmark"
+WEDGED_S = 20.0
+"""Deadline of the round in which one evaluation is stopped for good."""
+
+
+def new_texts(count: int, first: int) -> list[str]:
+    """Return copies of the naive kernel that no cache knows."""
+    from ptxgym.content import find
+
+    naive = (find("tasks")["gemm"].parent / "solutions" / "h100" / "naive.cu").read_text(encoding="utf-8")
+    return [f"{naive}\n// copy {os.getpid()}-{first + number}\n" for number in range(count)]
+
+
+def one(texts: list[str], cache: str, send: Callable[[float], None]) -> None:
+    """Evaluate texts one after the other on one core; runs in a process of its own."""
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    from ptxgym.cache import Cache
+    from ptxgym.evaluator import Evaluator
+
+    with Evaluator("emulator", secret=SECRET, cache=Cache(cache)) as evaluator:
+        evaluator.evaluate("no kernel", "gemm")
+        evaluator.evaluate(new_texts(1, 10**6)[0], "gemm")  # references, emulator, page cache
+        began = time.perf_counter()
+        for text in texts:
+            evaluator.evaluate(text, "gemm")
+        send(len(texts) / (time.perf_counter() - began))
+
+
+def measured_one(count: int, folder: Path) -> float:
+    """Return evaluations per second of one evaluator with one thread."""
+    context = multiprocessing.get_context("spawn")
+    receive, send = context.Pipe(duplex=False)
+    process = context.Process(target=one, args=(new_texts(count, 0), str(folder / "one"), send.send), daemon=False)
+    process.start()
+    rate: float = receive.recv()
+    process.join()
+    return rate
+
+
+class Envs:
+    """Vector environments over a service with one worker per core."""
+
+    def __init__(self, envs: int, cores: int, folder: Path) -> None:
+        import gymnasium as gym
+
+        import ptxgym  # noqa: F401  (registers the environments)
+        from ptxgym.cache import Cache
+        from ptxgym.cluster import EvaluationService, Fleet
+
+        self.service = EvaluationService(fleet=Fleet(cpu=cores), secret=SECRET, cache=Cache(folder / "envs"))
+        self.envs = gym.make_vec(ID, num_envs=envs, turns=1000, evaluator=self.service)
+        self.envs.reset(seed=0)
+        self.step(new_texts(cores, 2 * 10**6) * (envs // cores))
+
+    def step(self, texts: list[str]) -> float:
+        """Judge one text per environment; return evaluations per second, after a look at every answer."""
+        began = time.perf_counter()
+        observations, _, _, truncated, infos = self.envs.step(texts)
+        rate = len(texts) / (time.perf_counter() - began)
+        assert observations["source"] == tuple(texts) and not truncated.any()
+        sources = [verdict.provenance.source_sha256 for verdict in infos["verdict"]]
+        from ptxgym.submission import Submission
+
+        assert sources == [Submission(text).sha256 for text in texts]
+        return rate
+
+    def wedge(self) -> tuple[int, float]:
+        """Stop the worker of one evaluation for good; return how many environments were truncated, and the seconds."""
+        import signal
+        import threading
+
+        texts = new_texts(len(self.envs.unwrapped.envs), 3 * 10**6)[:1] + ["// no kernel"] * (
+            len(self.envs.unwrapped.envs) - 1
+        )
+        for env in self.envs.unwrapped.envs:
+            env._deadline_s = WEDGED_S
+
+        def stop() -> None:
+            while not (busy := [worker for worker in self.service.status().workers if worker.running]):
+                time.sleep(0.05)
+            os.kill(busy[0].pid, signal.SIGSTOP)
+
+        threading.Thread(target=stop, daemon=True).start()
+        began = time.perf_counter()
+        _, _, _, truncated, _ = self.envs.step(texts)
+        return int(truncated.sum()), time.perf_counter() - began
+
+    def close(self) -> None:
+        """End the workers."""
+        self.envs.close()
+        self.service.close()
+
+
+def main() -> int:
+    """Measure, print and judge."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--envs", type=int, default=64)
+    parser.add_argument("--texts", type=int, default=12, help="that the one evaluator judges")
+    parser.add_argument("--rounds", type=int, default=3, help="of repeated texts")
+    parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--out", type=Path)
+    chosen = parser.parse_args()
+    os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[: chosen.cores]))
+    with tempfile.TemporaryDirectory() as folder:
+        rate = measured_one(chosen.texts, Path(folder))
+        envs = Envs(chosen.envs, chosen.cores, Path(folder))
+        distinct = envs.step(new_texts(chosen.envs, 4 * 10**6))
+        rounds = [envs.step(new_texts(1, 5 * 10**6 + number) * chosen.envs) for number in range(chosen.rounds)]
+        repeated = chosen.rounds / sum(1 / one_round for one_round in rounds)
+        truncated, wedged_s = envs.wedge()
+        envs.close()
+    found: dict[str, Any] = {
+        "cores": chosen.cores,
+        "envs": chosen.envs,
+        "one_per_s": rate,
+        "distinct_per_s": distinct,
+        "repeated_per_s": repeated,
+        "distinct_over_cores_times_one": distinct / (chosen.cores * rate),
+        "repeated_over_one": repeated / rate,
+        "truncated_of_one_wedged": truncated,
+        "step_with_one_wedged_s": wedged_s,
+        "load_average": os.getloadavg(),
+    }
+    print(json.dumps(found, indent=2))
+    if chosen.out:
+        chosen.out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    good = found["distinct_over_cores_times_one"] >= 0.9 and found["repeated_over_one"] >= 20 and truncated == 1
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
