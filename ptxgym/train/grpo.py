@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,17 @@ from ptxgym.envs import load_env
 from ptxgym.errors import UnknownNameError
 from ptxgym.evaluator import Evaluator
 from ptxgym.extras import need
-from ptxgym.train.parts import EXTRA, WHO, adapters, callback, load_tokenizer, packages, save_whole
-from ptxgym.train.recipe import GrpoRecipe, check_trainer
+from ptxgym.train.parts import (
+    EXTRA,
+    WHO,
+    adapters,
+    callback,
+    load_tokenizer,
+    packages,
+    save_whole,
+    trainer_config,
+)
+from ptxgym.train.recipe import GrpoRecipe
 from ptxgym.train.run import CHECKPOINTS, Front, Log, TrainRun
 from ptxgym.train.sft import Trained
 
@@ -43,7 +51,7 @@ def grpo(
     """
     rows = training_rows(recipe)
     trl, datasets = need("trl", WHO, EXTRA), need("datasets", WHO, EXTRA)
-    check_trainer(recipe.trainer, (field.name for field in dataclasses.fields(trl.GRPOConfig)), "GRPOConfig")
+    settings = trainer_config(trl.GRPOConfig, recipe.trainer, output_dir=str(folder / CHECKPOINTS), seed=recipe.seed)
     tokenizer = load_tokenizer(recipe)
     own = None if evaluator is not None else Evaluator(recipe.device, tier=recipe.tier)
     try:
@@ -55,7 +63,7 @@ def grpo(
 
         trainer = trl.GRPOTrainer(
             model=recipe.model,
-            args=trl.GRPOConfig(output_dir=str(folder / CHECKPOINTS), seed=recipe.seed, report_to=[], **recipe.trainer),
+            args=settings,
             processing_class=tokenizer,
             train_dataset=datasets.Dataset.from_list(rows),
             reward_funcs=[kernel_reward],

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from ptxgym.errors import UsageError
 from ptxgym.extras import need
-from ptxgym.train.recipe import Lora, TrainRecipe
+from ptxgym.train.recipe import Lora, TrainRecipe, check_trainer
 from ptxgym.train.run import MODEL, Log, numbers
 
 WHO, EXTRA = "training needs", "trl"
@@ -24,6 +26,24 @@ def packages() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def trainer_config(kind: Any, trainer: Mapping[str, Any], **own: Any) -> Any:
+    """Make TRL's configuration of a recipe's table and what ptxgym decides itself.
+
+    Args:
+        kind: `SFTConfig` or `GRPOConfig`.
+        trainer: The table.
+        own: What is not for the table to say.
+
+    Raises:
+        UsageError: if a setting is unknown, or TRL does not accept a value.
+    """
+    check_trainer(trainer, (field.name for field in dataclasses.fields(kind)), kind.__name__)
+    try:
+        return kind(report_to=[], **own, **trainer)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"[trainer]: {kind.__name__} does not accept these settings: {error}") from error
 
 
 def load_tokenizer(recipe: TrainRecipe) -> Any:

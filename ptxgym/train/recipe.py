@@ -22,6 +22,7 @@ _OWN = {
     "report_to": "callbacks of ptxgym.train",
     "max_length": "the key most_tokens",
     "dataset_text_field": "the rows of a Fixit set",
+    "completion_only_loss": "the rows of a Fixit set",
 }
 """Settings of TRL that something else decides."""
 

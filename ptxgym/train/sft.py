@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +13,17 @@ from ptxgym.extras import need
 from ptxgym.fixit.pack import problems, read_manifest, read_rows
 from ptxgym.fixit.records import Row
 from ptxgym.fixit.sampling import shuffled
-from ptxgym.train.parts import EXTRA, WHO, adapters, callback, load_tokenizer, packages, save_whole
-from ptxgym.train.recipe import SftRecipe, check_trainer
+from ptxgym.train.parts import (
+    EXTRA,
+    WHO,
+    adapters,
+    callback,
+    load_tokenizer,
+    packages,
+    save_whole,
+    trainer_config,
+)
+from ptxgym.train.recipe import SftRecipe
 from ptxgym.train.run import CHECKPOINTS, Front, Log, Metrics, TrainRun
 
 
@@ -57,7 +65,14 @@ def sft(
     """
     rows, sha256 = _rows(recipe)
     trl, datasets = need("trl", WHO, EXTRA), need("datasets", WHO, EXTRA)
-    check_trainer(recipe.trainer, (field.name for field in dataclasses.fields(trl.SFTConfig)), "SFTConfig")
+    settings = trainer_config(
+        trl.SFTConfig,
+        recipe.trainer,
+        output_dir=str(folder / CHECKPOINTS),
+        seed=recipe.seed,
+        max_length=recipe.most_tokens,
+        completion_only_loss=True,
+    )
     tokenizer = load_tokenizer(recipe)
     kept = [row for row in rows if _tokens(row, tokenizer) <= recipe.most_tokens]
     if len(kept) < len(rows):
@@ -72,14 +87,7 @@ def sft(
     run = TrainRun(folder, front, resume=resume)
     trainer = trl.SFTTrainer(
         model=recipe.model,
-        args=trl.SFTConfig(
-            output_dir=str(folder / CHECKPOINTS),
-            seed=recipe.seed,
-            report_to=[],
-            max_length=recipe.most_tokens,
-            completion_only_loss=True,
-            **recipe.trainer,
-        ),
+        args=settings,
         processing_class=tokenizer,
         train_dataset=datasets.Dataset.from_list([_chat(row) for row in learnt]),
         eval_dataset=datasets.Dataset.from_list([_chat(row) for row in held_out]) if held_out else None,

@@ -6,7 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from ptxgym.cli.commands import app
 from ptxgym.errors import UsageError
 from ptxgym.train.grpo import grpo
 from ptxgym.train.parts import load_tokenizer
@@ -89,6 +91,15 @@ def test_a_recipe_without_model_or_set_says_how_to_name_them(tmp_path: Path) -> 
         sft(SftRecipe(name="r", summary=""), tmp_path)
     with pytest.raises(UsageError, match="holds no training set"):
         sft(RECIPE.model_copy(update={"data": str(tmp_path)}), tmp_path / "run")
+
+
+def test_the_commands_say_what_is_missing(tmp_path: Path) -> None:
+    run = CliRunner()
+    assert "Fine-tune a model" in run.invoke(app, ["train", "sft", "--help"]).output
+    assert "names no set" in str(run.invoke(app, ["train", "sft", "sft", "--out", str(tmp_path)]).exception)
+    unknown = run.invoke(app, ["train", "grpo", "grpo", "--set", 'envs=["PTX-Gem-H100"]', "--out", str(tmp_path)])
+    assert "did you mean 'PTX-Gemm-H100'" in str(unknown.exception)
+    assert not any(tmp_path.iterdir())
 
 
 def test_without_trl_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
