@@ -11,10 +11,10 @@ from ptxgym.fixit.rationalise import Pair, pairs, rationale_leaks
 from ptxgym.fixit.recipe import BuildRules
 from ptxgym.fixit.records import Rationale, Row
 from ptxgym.fixit.sampling import shuffled, stratified
-from ptxgym.fixit.similarity import Shingles, alike, edit, shingles
 from ptxgym.fixit.solutions import Solutions
 from ptxgym.fixit.workshop import Workshop
 from ptxgym.knowledge import estimate_tokens
+from ptxgym.similarity import Shingles, alike, edit, shingles
 from ptxgym.store.records import Message
 
 DIRECT = "direct"

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from ptxgym.fixit.recipe import RationaleRules
-from ptxgym.fixit.similarity import contained, shingles, tokens
+from ptxgym.similarity import contained, shingles, tokens
 from ptxgym.store.records import Message
 
 LEAST_TOKENS = 5

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from ptxgym.envs import env_names, load_env
 from ptxgym.errors import ContentError, UsageError
-from ptxgym.fixit.similarity import Shingles, contained, shingles
 from ptxgym.knowledge import load_pack, template_text
+from ptxgym.similarity import Shingles, contained, shingles
 from ptxgym.task import expected, load_arch, load_task
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ptxgym.agent.loop import prompt_sha256
+from ptxgym.report.origin import Likeness, likeness
 from ptxgym.report.runs import Run
-from ptxgym.report.similarity import Likeness, likeness
 from ptxgym.store.records import CANARY, TurnRecord
 from ptxgym.verdict import Status
 

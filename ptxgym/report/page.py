@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import ptxgym
+from ptxgym import similarity
 from ptxgym.bench.metrics import FAST, emulated, horizons
 from ptxgym.bench.tables import transfers
-from ptxgym.report import extra, similarity
+from ptxgym.report import extra
 from ptxgym.report.charts import REASONS, charts
 from ptxgym.report.drawing import kinds
 from ptxgym.report.episodes import Entry, entry
 from ptxgym.report.facts import differences, facts, origins
+from ptxgym.report.origin import THRESHOLD
 from ptxgym.report.runs import Run, as_runs, as_series, groups
 from ptxgym.report.tables import by_arch, by_task, by_turns, left_out, reasons, versus
 from ptxgym.report.text import visible
@@ -92,8 +94,8 @@ def render(stored: Sequence[StoredRun]) -> str:
         transfers=[transfers(run.recipe, run.found) for run in runs if run.recipe.transfers],
         charts=charts(series, turns),
         origins=[each for run in runs for each in origins(run)],
-        shingle=similarity.SHINGLE,
-        threshold=similarity.THRESHOLD,
+        shingle=similarity.LENGTH,
+        threshold=THRESHOLD,
         entries=[each.data for each in entries],
         chunks=[each.chunk for each in entries],
         css=(ASSETS / "page.css").read_text(encoding="utf-8"),
