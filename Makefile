@@ -11,7 +11,7 @@ PROJECT := pyproject.toml setup.py
 GPU_PYTHON ?= $(BIN)/python
 GPU_FLAGS ?=
 
-.PHONY: demo test soak gpu lint tests test-gymnasium-1.2.2 clean
+.PHONY: demo test soak gpu lint tests test-gymnasium-1.2.2 test-trainers clean
 
 demo: $(VENV)/.demo-ready
 	@$(BIN)/ptxgym demo
@@ -23,7 +23,7 @@ lint: $(VENV)/.test-ready
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-tests: $(VENV)/.test-ready test-gymnasium-1.2.2
+tests: $(VENV)/.test-ready test-gymnasium-1.2.2 test-trainers
 	@$(BIN)/python -m pytest $(PYTEST_FLAGS)
 
 soak: $(VENV)/.test-ready
@@ -41,6 +41,14 @@ test-gymnasium-1.2.2: $(VENV)/gymnasium-1.2.2
 
 $(VENV)/gymnasium-1.2.2: | $(VENV)/.test-ready
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target $@ gymnasium==1.2.2
+
+# The adapters whose libraries are light, against them; docs/trainers/README.md says how to run the others.
+test-trainers: $(VENV)/trainers
+	@PYTHONPATH=$(VENV)/trainers $(BIN)/python -m pytest -q tests/adapters/test_skyrl.py tests/adapters/test_openenv.py \
+	    tests/adapters/test_pages.py $(PYTEST_FLAGS)
+
+$(VENV)/trainers: | $(VENV)/.test-ready
+	@$(BIN)/pip install --quiet --disable-pip-version-check --target $@ "skyrl-gym>=0.4" "openenv>=0.10"
 
 $(BIN)/python:
 	@python=$$(sh .ci/preflight.sh) && "$$python" -m venv $(VENV)
