@@ -41,3 +41,14 @@ def test_the_right_kernel_gets_no_such_note(evaluator: Evaluator) -> None:
     assert verdict.status is Status.OK
     assert not [finding for finding in verdict.findings if finding.explains_numbers]
     assert not [finding for finding in verdict.findings if finding.severity is not Severity.NOTE]
+
+
+def test_sums_that_nothing_has_zeroed_score_alike_on_both_generations(evaluator: Evaluator) -> None:
+    texts = {"h100": KERNEL, "b200": (CHECKOUT / "tasks" / "gemm" / "solutions" / "b200" / "oracle.cu").read_text()}
+    found = {}
+    for arch, text in texts.items():
+        assert text.count("slice > 0 || k > 0") == 1
+        verdict = evaluator.evaluate(text.replace("slice > 0 || k > 0", "true"), "gemm", arch)
+        found[arch] = (verdict.status, verdict.score, verdict.outputs[0].relative_error)
+        assert {finding.severity for finding in verdict.findings if finding.explains_numbers} == {Severity.WARNING}
+    assert found["h100"] == found["b200"] == (Status.WRONG_OUTPUT, 0.05, float("inf"))

@@ -91,8 +91,7 @@ Step ld(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
     }
   }
   if (unwritten >= 0) {
-    report_unwritten_cells(cta, warp, cta.index_of(inst), unwritten >> 16, unwritten & 0xFFFF, "tcgen05.ld",
-                           Severity::Warning);
+    report_unwritten_cells(cta, warp, cta.index_of(inst), unwritten >> 16, unwritten & 0xFFFF, "tcgen05.ld");
   }
   return Step::Next;
 }
@@ -222,10 +221,10 @@ bool columns_allocated(Cta& cta, Warp& warp, const Inst& inst, int lane, const c
   return false;
 }
 
-void report_unwritten_cells(Cta& owner, const Warp& reader, int inst, int lane, int column, const char* name,
-                            Severity severity) {
+// A warning, as for registers: NaN shows in the output where the value matters.
+void report_unwritten_cells(Cta& owner, const Warp& reader, int inst, int lane, int column, const char* name) {
   Cta& cta = *reader.home;
-  FindingRecord* f = cta.findings.add(cta, &reader, -1, "tmem.uninitialised", severity, inst);
+  FindingRecord* f = cta.findings.add(cta, &reader, -1, "tmem.uninitialised", Severity::Warning, inst);
   if (!f) return;
   f->say("%s reads lane %d, column %d of tensor memory%s, which nothing has written since its allocation: the value is "
          "arbitrary on a GPU, and NaN here",

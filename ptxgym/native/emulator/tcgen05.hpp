@@ -47,7 +47,7 @@ bool sound_descriptor(Cta&, Warp&, const Inst&, int lane, uint64_t bits, const c
 bool operand_inside(Cta&, Warp&, const Inst&, int lane, const OperandBytes&, const char* name);
 
 // Reading cells of the tensor memory of `owner` that nothing has written.
-void report_unwritten_cells(Cta& owner, const Warp& reader, int inst, int lane, int column, const char* name, Severity);
+void report_unwritten_cells(Cta& owner, const Warp& reader, int inst, int lane, int column, const char* name);
 
 Handler bind_tcgen05_alloc(const Inst&);
 Handler bind_tcgen05_mma(const Inst&);

@@ -131,7 +131,7 @@ bool Mma::report_unwritten(Cta& owner, const Warp& issuer, int part) const {
     }
   }
   if (missing.lane < 0) return false;
-  report_unwritten_cells(owner, issuer, inst, missing.lane, missing.column, name, Severity::Error);
+  report_unwritten_cells(owner, issuer, inst, missing.lane, missing.column, name);
   return true;
 }
 

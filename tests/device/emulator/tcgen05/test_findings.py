@@ -100,7 +100,7 @@ PAIRS: list[tuple[str, str, int, Callable[[], Body], Callable[[], Body]]] = [
     (
         "uninitialised D",
         "tmem.uninitialised",
-        2,
+        1,
         lambda: freed(operands().thread(0, mma(instruction(128, 8), True) + f"\n{COMMIT}").wait().add(AFTER)),
         lambda: freed(operands().thread(0, f"{ISSUE}\n{COMMIT}").wait().add(AFTER)),
     ),

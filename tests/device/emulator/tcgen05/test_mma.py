@@ -178,7 +178,7 @@ def test_a_in_tensor_memory(m: int) -> None:
     text.wait().add("tcgen05.fence::after_thread_sync;").add(dump(16))
     done = run(freed(text), memory.tobytes(), out_bytes=128 * 64)
     assert done.ok, done.codes()
-    assert "tmem.uninitialised" not in done.codes(2)
+    assert done.codes() == ({"tmem.uninitialised"} if m == 64 else set())  # the dump reads lanes that M = 64 leaves
     np.testing.assert_array_equal(floats(done, 16)[rows_of(m)], a @ b.T)
 
 

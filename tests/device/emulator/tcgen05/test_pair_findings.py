@@ -128,7 +128,7 @@ PAIRS: list[tuple[str, str, int, Callable[[], Body], Callable[[], Body]]] = [
     ("no fence in the other CTA", "tcgen05.missing_fence", 1, lambda: sums_read(fence=False), sums_read),
     ("no proxy fence", "proxy.missing_fence", 2, lambda: without_proxy_fence(False), lambda: without_proxy_fence(True)),
     ("bytes of the other CTA", "async.read_early", 2, lambda: not_waited_for(False), lambda: not_waited_for(True)),
-    ("uninitialised D", "tmem.uninitialised", 2, lambda: unwritten(False), lambda: unwritten(True)),
+    ("uninitialised D", "tmem.uninitialised", 1, lambda: unwritten(False), lambda: unwritten(True)),
     ("freed early", "tmem.dealloc_in_use", 1, lambda: freed_early(False), lambda: freed_early(True)),
     ("other warp", "tmem.pair_unlike", 1, lambda: unlike(warps=True), unlike),
     ("other place", "tmem.pair_unlike", 1, lambda: unlike(places=True), unlike),
