@@ -22,6 +22,8 @@ WIDTH = 720
 _SIZE = re.compile(r'^(<svg[^>]*?) width="([\d.]+)" height="[\d.]+"')
 _LARGEST = 1.15
 """How much wider than drawn a chart may be shown."""
+_LEAST = 672
+"""Pixels; to which a wide chart may shrink before it is scrolled."""
 _CONFIG: dict[str, Any] = {
     "background": None,
     "padding": 10,
@@ -83,7 +85,13 @@ class Chart:
 def draw(spec: Mapping[str, Any]) -> str:
     """Return a specification as SVG that scales with the page, with all texts escaped."""
     svg: str = need("vl_convert").vegalite_to_svg({**spec, "config": _CONFIG}, vl_version=VEGA_LITE)
-    return _SIZE.sub(lambda m: f'{m[1]} role="img" style="max-width:{float(m[2]) * _LARGEST:.0f}px"', svg, count=1)
+    return _SIZE.sub(_sized, svg, count=1)
+
+
+def _sized(tag: re.Match[str]) -> str:
+    """Return the beginning of a chart: as wide as the page within bounds, so that its letters stay legible."""
+    width = float(tag[2])
+    return f'{tag[1]} role="img" style="min-width:{min(width, _LEAST):.0f}px;max-width:{width * _LARGEST:.0f}px"'
 
 
 def kinds(series: Sequence[Series]) -> tuple[str, ...]:

@@ -36,6 +36,8 @@ def test_no_console_error_no_request_and_every_chart_has_marks(browser: Any, pag
         assert figure.locator(MARKS).count() > 4, figure.get_attribute("id")
         box = figure.locator("svg").bounding_box()
         assert box["width"] > 300 and box["height"] > 100
+        drawn = float(str(figure.locator("svg").first.get_attribute("viewBox")).split()[2])
+        assert 0.6 < box["width"] / drawn < 1.2, "letters are as large as those of the page"
     assert told == []
     page.context.close()
 
