@@ -142,17 +142,24 @@ def terms(verdict: Verdict) -> dict[TermName, float]:
     }
 
 
-def spread(verdict: Verdict) -> dict[TermName, float]:
-    """Return how much more each term may be worth than `terms` says, by the interval of the timing; 0 without one."""
-    found, timing = _nothing(), verdict.measured.timing
+def bounds(verdict: Verdict) -> tuple[dict[TermName, float], dict[TermName, float]]:
+    """Return the least and the most that each term may be worth, by the interval of the timing.
+
+    The score lies on a grid below the interval, so that it is the least itself; the median that `speedup` pays lies
+    within.
+
+    Raises:
+        ValueError: if the verdict is an infrastructure failure.
+    """
+    least, most, timing = terms(verdict), terms(verdict), verdict.measured.timing
     if verdict.status is not Status.OK or timing is None:
-        return found
-    found["speedup"] = timing.speedup_high - timing.speedup_low
+        return least, most
+    least["speedup"], most["speedup"] = timing.speedup_low, timing.speedup_high
     if verdict.evidence is not None and verdict.evidence.target_ok:
-        high = (math.log2(timing.speedup_high) - SPEED_FLOOR_LOG2) / -SPEED_FLOOR_LOG2
-        most = TARGET_SCORE + (1.0 - TARGET_SCORE) * min(1.0, max(0.0, high))
-        found["score"] = max(0.0, most - verdict.score)
-    return found
+        share = (math.log2(timing.speedup_high) - SPEED_FLOOR_LOG2) / -SPEED_FLOOR_LOG2
+        exact = TARGET_SCORE + (1.0 - TARGET_SCORE) * min(1.0, max(0.0, share))
+        most["score"] = max(most["score"], exact)
+    return least, most
 
 
 class RewardPreset(Value):

@@ -30,15 +30,15 @@ class Member:
     """Names and values of what the verdicts were judged under: conditions, device, tier."""
     policies: tuple[str, ...] = ()
     """Which version of the policy wrote each text, as the trainer said; it changes no reward."""
-    noise: float = 0.0
-    """How much more than the reward the rollout may be worth, by the intervals of its timings."""
+    noise: tuple[float, float] = (0.0, 0.0)
+    """How much less and how much more than the reward it may be worth, by the intervals of its timings."""
 
 
 def group_rewards(members: Sequence[Member]) -> list[float | None]:
     """Return the rewards of rollouts, by which a trainer may compare those of one task.
 
-    Equal texts get equal rewards: where a GPU measured them apart, the lowest that was paid. So do rollouts that
-    differ by less than their noise: advantages are often divided by the deviation of their group, which would make the
+    Equal texts get equal rewards: where a GPU measured them apart, the lowest that was paid. So do rollouts whose
+    intervals overlap: advantages are often divided by the deviation of their group, which would make the
     edge of a grid as large as a rung. A rollout that the machine failed at has None, and changes nothing about the
     others.
 
@@ -67,15 +67,16 @@ def _paid(member: Member) -> float:
     return member.reward
 
 
-def _levels(rewards: Iterable[tuple[float, float]]) -> dict[float, float]:
+def _levels(rewards: Iterable[tuple[float, tuple[float, float]]]) -> dict[float, float]:
     """Return what each reward of a group counts as: the lowest that it cannot be told from."""
-    noises: dict[float, float] = {}
-    for reward, noise in rewards:
-        noises[reward] = max(noise, noises.get(reward, 0.0))
+    noises: dict[float, tuple[float, float]] = {}
+    for reward, (below, above) in rewards:
+        known = noises.get(reward, (0.0, 0.0))
+        noises[reward] = max(below, known[0]), max(above, known[1])
     level, reach, found = 0.0, -math.inf, {}
-    for reward in sorted(noises):
-        if reward > reach:
-            level, reach = reward, reward + noises[reward] + ROUNDING
+    for reward, (below, above) in sorted(noises.items()):
+        if reward - below > reach:
+            level, reach = reward, reward + above + ROUNDING
         found[reward] = level
     return found
 

@@ -19,6 +19,7 @@ from ptxgym.evaluator import Evaluator
 from ptxgym.extras import missing
 
 try:
+    import nemo_gym  # noqa: F401 - to say at import what is missing
     from fastapi import HTTPException
     from nemo_gym.config_types import AggregateMetrics, AggregateMetricsRequest
     from nemo_gym.openai_utils import NeMoGymResponse

@@ -15,7 +15,7 @@ from ptxgym.agent.loop import JUDGE_PAUSES_S
 from ptxgym.episode import Episode, Turn
 from ptxgym.errors import InfrastructureError, UsageError
 from ptxgym.evaluator import Evaluator
-from ptxgym.reward import load_reward, spread, terms
+from ptxgym.reward import bounds, load_reward, terms
 from ptxgym.rows import task_rows
 
 T = TypeVar("T")
@@ -139,14 +139,18 @@ class Rollout:
         self._policies = (*self._policies, policy)
         return turn
 
-    def _noise(self) -> float:
-        """Return how much more the best turns may be worth, by the intervals of their timings."""
+    def _noise(self) -> tuple[float, float]:
+        """Return how much less and how much more the best turns may be worth, by the intervals of their timings."""
         verdicts = [turn.verdict for turn in self.episode.turns]
         if all(verdict.measured.timing is None for verdict in verdicts):
-            return 0.0
-        weights = load_reward(self.episode.config.reward).weights
-        best = {name: max(verdicts, key=lambda verdict: terms(verdict)[name]) for name in weights}
-        return sum(weight * spread(best[name])[name] for name, weight in weights.items())
+            return 0.0, 0.0
+        below = above = 0.0
+        for name, weight in load_reward(self.episode.config.reward).weights.items():
+            paid, verdict = max(((terms(each)[name], each) for each in verdicts), key=lambda pair: pair[0])
+            least, most = bounds(verdict)
+            below += weight * (paid - least[name])
+            above += weight * (most[name] - paid)
+        return below, above
 
     def _check_open(self) -> None:
         if self.lost:

@@ -139,13 +139,23 @@ def test_mixed_conditions_are_refused(device: FrailDevice) -> None:
 
 
 @pytest.mark.parametrize(
-    ("adapter", "package"),
-    [("skyrl", "skyrl_gym"), ("openenv", "openenv"), ("verifiers", "verifiers"), ("trl", "trl"), ("verl", "verl")],
+    ("adapter", "package", "name"),
+    [
+        ("skyrl", "skyrl_gym", "skyrl_gym"),
+        ("openenv", "openenv", "openenv"),
+        ("verifiers", "verifiers", "verifiers"),
+        ("trl", "trl", "trl"),
+        ("verl", "verl", "verl"),
+        ("nemo_gym", "nemo_gym", "nemo-gym"),
+    ],
 )
-def test_a_missing_library_is_named_with_its_extra(adapter: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [each for each in sys.modules if each.split(".")[0] == package]:
-        monkeypatch.delitem(sys.modules, name)
+def test_a_missing_library_is_named_with_its_extra(
+    adapter: str, package: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for loaded in [each for each in sys.modules if each.split(".")[0] in (package, "resources_servers")]:
+        monkeypatch.delitem(sys.modules, loaded)
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, f"ptxgym.adapters.{adapter}", raising=False)
-    with pytest.raises(UsageError, match=rf"package {package}: pip install 'ptxgym\[{adapter}\]'"):
+    extra = adapter.replace("_", "-")
+    with pytest.raises(UsageError, match=rf"package {name}: pip install 'ptxgym\[{extra}\]'"):
         import_module(f"ptxgym.adapters.{adapter}")

@@ -28,7 +28,7 @@ CANARY = "0f1e2d3c-canary"
 
 def kernel(arch: str) -> str:
     """A right kernel for gemm's variants `bias` and `k64-bias`, of template functions of the knowledge pack."""
-    return template_text(load_pack(arch)) + (KERNELS / f"{arch}.cu").read_text()
+    return template_text(load_pack(arch)) + (KERNELS / f"{arch}.cu").read_text(encoding="utf-8")
 
 
 def first_line(arch: str) -> int:
@@ -98,6 +98,9 @@ def failing_run(folder: Path, cells: Sequence[Cell], evaluator: Evaluator, secre
 REPAIRS = ("right", "right", "late", "right", "naive", "never")
 """How the scripted repair teacher behaves, by failure: it mends; mends at the second attempt; hands in a right kernel
 without target instructions; hands the failing kernel back."""
+EVERY_REPAIR = (*REPAIRS, "cheats", "lucky")
+"""And beside these: it hands in a kernel that cheats, or one that fits the draws of the failing run alone."""
+CHEAT, LUCKY = "// asks for the time", "// fits these draws"
 PATHS = ("good", "good", "good", "names", "quotes", "recites", "good_at_last")
 """How the scripted reasoning teacher behaves."""
 
@@ -106,15 +109,17 @@ def behaviour(failure: str, of: Sequence[str]) -> str:
     return of[int(failure, 16) % len(of)]
 
 
-def repair_teacher(mined: Sequence[FailedKernel]) -> Scripted:
+def repair_teacher(mined: Sequence[FailedKernel], ways: Sequence[str] = REPAIRS) -> Scripted:
     by_id = {failure.id: failure for failure in mined}
 
     def say(messages: Sequence[Message], turn: TurnContext) -> str:
         failure = by_id[turn.identity.arm]
-        how = behaviour(failure.id, REPAIRS)
+        how, right = behaviour(failure.id, ways), kernel(failure.arch)
+        if how in ("cheats", "lucky"):
+            return fenced(f"{right}{CHEAT if how == 'cheats' else LUCKY}\n")
         if how == "never" or (how == "late" and turn.number == 1):
             return fenced(failure.source)
-        return fenced(naive(failure.variant) if how == "naive" else kernel(failure.arch))
+        return fenced(naive(failure.variant) if how == "naive" else right)
 
     return Scripted(say, name="repairer")
 
