@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxgym.judge.correctness import Comparison
-from ptxgym.judge.numbers import bf16_bits
+from ptxgym.judge.numbers import bf16_bits, on_host
 from ptxgym.judge.references import Expected, norm
 from ptxgym.task import Tensor
 from ptxgym.task_modules import ReferenceModule
@@ -32,10 +32,10 @@ class _Reading(NamedTuple):
 def misread(comparison: Comparison, expected: Expected, module: ReferenceModule) -> Iterator[str]:
     """Yield the misreading of the inputs that gives the wrong output, if one does."""
     held = sum(int(data.nbytes) for data in expected.inputs.values())
-    if not expected.inputs or held > 2 * MOST_ELEMENTS or not isinstance(comparison.found, np.ndarray):
+    if not expected.inputs or held > 2 * MOST_ELEMENTS:
         return
-    found, name = comparison.found, comparison.expected.tensor.name
-    error = norm(found - comparison.expected.values)
+    found, name = on_host(comparison.found), comparison.expected.tensor.name
+    error = norm(found - on_host(comparison.expected.values))
     for reading in _readings(expected, cast(Hashable, module)):
         if norm(found - reading.outputs[name]) < FIT * error:
             yield reading.text
@@ -45,7 +45,7 @@ def misread(comparison: Comparison, expected: Expected, module: ReferenceModule)
 @functools.lru_cache(maxsize=1)
 def _readings(expected: Expected, module: Any) -> tuple[_Reading, ...]:
     """Return what the operator gives for every misreading; kept for the other outputs of the same case."""
-    inputs = {name: np.asarray(values) for name, values in expected.values.items()}
+    inputs = {name: on_host(values) for name, values in expected.values.items()}
     found = []
     with np.errstate(all="ignore"):  # misread numbers may be huge
         for text, changed in _misreadings(inputs, {tensor.name: tensor for tensor in expected.tensors}):
