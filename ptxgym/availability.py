@@ -20,7 +20,20 @@ def missing_packages() -> tuple[str, ...]:
     return tuple(name for name, module in GPU_PACKAGES.items() if not _importable(module))
 
 
-def check_device(name: str) -> None:
+def check_evaluator(evaluator: object) -> None:
+    """Accept what evaluates: an `Evaluator`, or whatever else has its methods, such as a cluster's service.
+
+    Raises:
+        UsageError: if it has none.
+    """
+    if not hasattr(evaluator, "evaluate") or not hasattr(evaluator, "check_measures"):
+        raise UsageError(
+            f"evaluator must be a ptxgym.Evaluator, such as Evaluator('emulator'), not {evaluator!r}; to choose a "
+            "device alone, pass device='emulator'"
+        )
+
+
+def check_device(name: object) -> None:
     """Accept the name of a device that can be had here.
 
     Raises:

@@ -121,13 +121,13 @@ def locate(kind: Kind, name: str) -> Path:
     return found[name]
 
 
-def unknown(what: str, name: str, known: Iterable[str]) -> str:
+def unknown(what: str, name: object, known: Iterable[str]) -> str:
     """Return the message for an unknown `name`: the nearest known names, or all of them."""
     import difflib
 
     names = list(known)
     near = {candidate.lower(): candidate for candidate in names}
-    matches = [near[m] for m in difflib.get_close_matches(name.lower(), near, n=3, cutoff=0.5)]
+    matches = [near[m] for m in difflib.get_close_matches(str(name).lower(), near, n=3, cutoff=0.5)]
     if matches:
         return f"unknown {what} {name!r}; did you mean {' or '.join(repr(m) for m in matches)}?"
     return f"unknown {what} {name!r}; known: {', '.join(sorted(names)) or 'none'}"

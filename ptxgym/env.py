@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import gymnasium as gym
@@ -11,6 +11,8 @@ from gymnasium.error import ResetNeeded
 from gymnasium.spaces import Box, Dict
 from numpy.typing import NDArray
 
+from ptxgym.arguments import no_others
+from ptxgym.availability import check_evaluator
 from ptxgym.content import unknown
 from ptxgym.device.cuda.model import Tier
 from ptxgym.envs import load_env
@@ -34,6 +36,19 @@ MAX_TURNS = 1000
 RESET_OPTIONS = ("variant", "turns", "reward", "stop", "workload", "init", "skeleton", "knowledge")
 TEXT_OPTIONS = {"variant": "a name", "workload": "a name", "init": "a kernel's text", "skeleton": "a kernel's text"}
 LATER_OPTIONS = {"outputs": "variants of a task ask for fewer outputs; `ptxgym list --variants` shows them"}
+
+
+ARGUMENTS = (
+    "variant", "turns", "reward", "stop", "feedback_bytes", "knowledge", "device", "tier", "evaluator", "render_mode",
+)  # fmt: skip
+ELSEWHERE = {
+    "seed": "pass it to reset(seed=...)",
+    **{name: f"pass it to reset(options={{{name!r}: ...}})" for name in ("workload", "init", "skeleton")},
+    "secret": "pass evaluator=ptxgym.Evaluator(secret=...), or set PTXGYM_SECRET",
+    "arch": "it is part of the environment's id",
+    "task": "it is part of the environment's id",
+}
+"""Arguments that are looked for here, and where they belong."""
 
 
 class KernelEnv(gym.Env[Observation, str]):
@@ -83,6 +98,7 @@ class KernelEnv(gym.Env[Observation, str]):
         tier: Tier = "standard",
         evaluator: Evaluator | None = None,
         render_mode: str | None = None,
+        **others: Any,
     ) -> None:
         """Make the environment `env`; nothing is started before the first step.
 
@@ -98,11 +114,13 @@ class KernelEnv(gym.Env[Observation, str]):
             tier: How a GPU measures: `rl`, `standard` or `publish`; where kernels are emulated, `standard` alone.
             evaluator: Instead of the one that this process shares; it is not closed with the environment.
             render_mode: `ansi`: `render()` returns the feedback.
+            **others: None: what is not known is refused, with a suggestion.
 
         Raises:
             UnknownNameError: if there is no such environment, task, variant, architecture or reward.
             UsageError: if a value is not acceptable.
         """
+        no_others(f"argument of {env}", others, ARGUMENTS, ELSEWHERE)
         chosen: dict[str, Any] = {"variant": variant, "turns": turns, "reward": reward, "stop": stop}
         chosen |= {"feedback_bytes": feedback_bytes, "knowledge": None if knowledge is None else expand(knowledge)}
         self.config = load_env(env).override(**{name: value for name, value in chosen.items() if value is not None})
@@ -113,7 +131,8 @@ class KernelEnv(gym.Env[Observation, str]):
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise UsageError(f"render_mode must be None or 'ansi', not {render_mode!r}")
         self.render_mode = render_mode
-        self._evaluator: Evaluator | None = evaluator or Evaluator.shared(device, tier)
+        self._evaluator: Evaluator | None = Evaluator.shared(device, tier) if evaluator is None else evaluator
+        check_evaluator(self._evaluator)
         self._evaluator.check_measures(self.config.arch)
         self._episode: Episode | None = None
         self._over = False
@@ -159,6 +178,8 @@ class KernelEnv(gym.Env[Observation, str]):
         super().reset(seed=seed)
         if self._evaluator is None:
             raise UsageError("the environment is closed; make a new one")
+        if not isinstance(options, Mapping | None):
+            raise UsageError(f"options must be a dict, such as {{'turns': 4}}, not {options!r}")
         options = dict(options or {})
         for name in options:
             if name in LATER_OPTIONS:

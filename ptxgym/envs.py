@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
 from ptxgym import content
+from ptxgym.arguments import as_whole, hint
+from ptxgym.content import unknown
 from ptxgym.errors import UnknownNameError, UsageError
 from ptxgym.knowledge import expand
 from ptxgym.registration import pinned_id
@@ -33,7 +35,7 @@ class StopRule(Value):
         """
         if text in ("never", "target_ok"):
             return cls(text=text)
-        name, _, value = text.partition(":")
+        name, _, value = text.partition(":") if isinstance(text, str) else ("", "", "")
         try:
             speedup = float(value)
         except ValueError:
@@ -69,7 +71,7 @@ class EnvConfig(Value):
     arch: str
     turns: int = Field(default=8, ge=1, le=1000)
     reward: str = "shaped"
-    stop: Annotated[str, AfterValidator(_stop)] = "never"
+    stop: Annotated[str, BeforeValidator(_stop)] = "never"
     """`never`, `target_ok` or `speedup:<x>`."""
     feedback_bytes: int = Field(default=12_000, ge=1000, le=100_000)
     knowledge: Annotated[tuple[str, ...], BeforeValidator(expand)] = ()
@@ -96,11 +98,30 @@ class EnvConfig(Value):
         Raises:
             UsageError: if a value is not acceptable; names it and what is expected.
         """
+        whole = {name: as_whole(value) for name, value in changes.items()}
+        if (strange := next((name for name in whole if name not in EnvConfig.model_fields), None)) is not None:
+            raise UsageError(unknown(f"setting of environment {self.name}", strange, EnvConfig.model_fields))
         try:
-            return EnvConfig.model_validate({**self.model_dump(), **changes})
+            return EnvConfig.model_validate({**self.model_dump(), **whole}, strict=True)
         except ValidationError as error:
-            problems = "; ".join(f"{item['loc'][0]}={item['input']!r}: {item['msg']}" for item in error.errors())
-            raise UsageError(f"environment {self.name}: {problems}") from error
+            raise UsageError(f"environment {self.name}: {'; '.join(map(_problem, error.errors()))}") from error
+
+
+_EXPECTED = {
+    "turns": "a whole number from 1 to 1000",
+    "feedback_bytes": "a whole number of bytes from 1000 to 100000",
+    "reward": "the name of a preset, such as 'shaped' (`ptxgym list`)",
+    "variant": "the name of a variant (`ptxgym list --variants`)",
+}
+
+
+def _problem(item: Any) -> str:
+    """Say what is wrong with one value, and what is accepted."""
+    name, value = str(item["loc"][0]), item["input"]
+    if name in _EXPECTED:
+        return f"{name} must be {_EXPECTED[name]}, not {value!r}{hint(value)}"
+    said = str(item["msg"]).removeprefix("Value error, ")
+    return said if said.startswith(name) else f"{name}={value!r}: {said}"
 
 
 def env_names() -> tuple[str, ...]:

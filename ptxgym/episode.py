@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ptxgym.availability import default_workload
+from ptxgym.availability import check_evaluator, default_workload
 from ptxgym.envs import EnvConfig, StopRule, load_env
 from ptxgym.errors import UsageError
 from ptxgym.evaluator import Evaluator
@@ -86,11 +86,14 @@ class Episode:
         """
         chosen: dict[str, Any] = {"variant": variant, "turns": turns, "reward": reward, "stop": stop}
         chosen |= {"feedback_bytes": feedback_bytes, "knowledge": None if knowledge is None else expand(knowledge)}
+        if not isinstance(env, str | EnvConfig):
+            raise UsageError(f"env must be the id of an environment or its EnvConfig, not {env!r}; see `ptxgym list`")
         config = load_env(env) if isinstance(env, str) else env
         self.config = config.override(**{name: value for name, value in chosen.items() if value is not None})
         self.task = load_variant(self.config.task, self.config.variant)
         render_knowledge(self.config.arch, self.config.knowledge, self.config.task)  # refuse what there is not, here
         self.evaluator = evaluator if evaluator is not None else Evaluator.shared()
+        check_evaluator(self.evaluator)
         if workload is not None:
             self.evaluator.check_workload(self.task, workload, self.config.arch)
         self.skeleton = Skeleton.parse(skeleton) if skeleton is not None else None

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import functools
 import hashlib
 import os
 import threading
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import CancelledError, Future
 from dataclasses import replace
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import ptxgym
 from ptxgym import measured, pipeline
+from ptxgym.arguments import whole_number
 from ptxgym.availability import (
     check_device,
     check_tier,
@@ -33,18 +28,17 @@ from ptxgym.cache import Cache
 from ptxgym.device.cuda.client import CudaJudge
 from ptxgym.device.cuda.gpu import Gpu
 from ptxgym.device.cuda.model import Tier
+from ptxgym.device.emulator.revision import emulator_revision
 from ptxgym.device.protocol import Device
 from ptxgym.errors import UsageError
 from ptxgym.judge.conditions import Case, Conditions, conditions, run_secret
 from ptxgym.judge.judge import JUDGE_REVISION
+from ptxgym.memory import Key, Memory
 from ptxgym.task import Task, load_arch, load_task
 from ptxgym.variants import load_variant
 from ptxgym.verdict import Failure, Verdict
 
-VERDICTS_KEPT = 1024
 RANDOM_SCHEDULES = 8
-
-_Key = tuple[str, ...]
 
 
 class Evaluator:
@@ -89,9 +83,10 @@ class Evaluator:
             runs: How many may be recorded, executed and judged at once; the same.
 
         Raises:
-            UsageError: if `device` or `tier` is unknown or not available, the secret is empty, or a limit is below 1.
+            UsageError: if `device` or `tier` is unknown or not available, the secret is empty, a limit is below 1, or
+                a value has the wrong type.
         """
-        if isinstance(device, str):
+        if isinstance(device, str) or not hasattr(device, "run"):
             check_device(device)
         self._chosen = device
         self._tier = check_tier(tier)
@@ -100,22 +95,23 @@ class Evaluator:
         self._own_secret = secret is not None
         if secret is None:
             secret = run_secret()  # here, so that vector environments fork or spawn with it
-        if not secret:
-            raise UsageError("the secret is empty, so that anyone could compute the inputs; pass one, or None")
-        self._secret = secret.encode() if isinstance(secret, str) else secret
-        self._epoch = epoch
+        self._secret = _secret_bytes(secret)
+        self._epoch = whole_number("epoch", epoch, 0)
+        if not isinstance(cache, Cache | None):
+            raise UsageError(
+                f"cache must be a ptxgym.cache.Cache or None, not {cache!r}; or set PTXGYM_CACHE to a folder"
+            )
         self._cache = cache
-        self._random_schedules = random_schedules
+        self._random_schedules = whole_number("random_schedules", random_schedules, 0)
         self._limits = (builds, runs)
-        self._gates = pipeline.Gates(_gate("builds", builds), _gate("runs", runs))
+        self._gates = pipeline.Gates.limited(builds, runs)
         self._closed = False
         self._lock = threading.Lock()
         self._setting: pipeline.Setting | None = None
         self._judges: dict[str, CudaJudge] = {}
         self._started: list[Callable[[], None]] = []
         self._finalizer: Callable[[], Any] | None = None
-        self._verdicts: OrderedDict[_Key, Verdict] = OrderedDict()
-        self._running: dict[_Key, Future[Verdict]] = {}
+        self._memory = Memory()
         _ALIVE.add(self)
 
     @classmethod
@@ -177,6 +173,8 @@ class Evaluator:
         """
         if not isinstance(text, str):
             raise UsageError(f"a submission is a str, not {type(text).__name__}")
+        if not isinstance(task, str | Task):
+            raise UsageError(f"task must be a Task or the name of one, not {task!r}; see `ptxgym list`")
         if variant is not None:
             task = load_variant(task, variant)
         elif isinstance(task, str):
@@ -189,34 +187,7 @@ class Evaluator:
         drawn = conditions(task, workload, self._epoch, self._secret)
         setting = self._emulator_started()
         key = (*_key(text, task, arch, drawn, setting), *self._place(gpu))
-        while True:
-            with self._lock:
-                if key in self._verdicts:
-                    self._verdicts.move_to_end(key)
-                    return self._verdicts[key]
-                running = self._running.get(key)
-                if running is None:
-                    mine = self._running[key] = Future[Verdict]()
-                    break
-            with contextlib.suppress(CancelledError):  # whoever judged it was interrupted: that was not meant for us
-                return running.result()
-        try:
-            verdict = self._judge(text, task, arch, drawn, setting, gpu)
-        except BaseException as error:
-            with self._lock:
-                self._running.pop(key, None)
-            if isinstance(error, Exception):
-                mine.set_exception(error)
-            else:
-                mine.cancel()
-            raise
-        with self._lock:
-            self._running.pop(key, None)
-            self._verdicts[key] = verdict
-            while len(self._verdicts) > VERDICTS_KEPT:
-                self._verdicts.popitem(last=False)
-        mine.set_result(verdict)
-        return verdict
+        return self._memory.answer(key, lambda: self._judge(text, task, arch, drawn, setting, gpu))
 
     async def aevaluate(
         self,
@@ -253,7 +224,7 @@ class Evaluator:
             self._closed = True
             finalizer, self._finalizer, self._setting = self._finalizer, None, None
             self._judges.clear()
-            self._verdicts.clear()
+        self._memory.forget()
         if finalizer is not None:
             finalizer()
 
@@ -361,27 +332,14 @@ class Evaluator:
     def _forget_after_fork(self) -> None:
         """Drop what belongs to the parent process: its device, and locks that its threads may have held."""
         self._lock = threading.Lock()
-        builds, runs = self._limits
-        self._gates = pipeline.Gates(_gate("builds", builds), _gate("runs", runs))
+        self._gates = pipeline.Gates.limited(*self._limits)
         self._setting = None
         self._judges = {}
         self._started = []
-        self._running = {}
+        self._memory.forked()
         if isinstance(self._finalizer, weakref.finalize):
             self._finalizer.detach()
         self._finalizer = None
-
-
-@functools.cache
-def emulator_revision() -> str:
-    """Return 16 hex digits that change with any source file of the emulator, whatever the machine."""
-    package = Path(ptxgym.__file__).parent
-    files = [*(package / "native" / "emulator").rglob("*"), *(package / "device" / "emulator").glob("*.py")]
-    total = hashlib.sha256()
-    for file in sorted(file for file in files if file.suffix in (".cpp", ".hpp", ".def", ".py")):
-        data = file.read_bytes()
-        total.update(f"{file.name} {len(data)}\n".encode() + data)
-    return total.hexdigest()[:16]
 
 
 def _close_all(closing: list[Callable[[], None]]) -> None:
@@ -389,7 +347,7 @@ def _close_all(closing: list[Callable[[], None]]) -> None:
         closing.pop()()
 
 
-def _key(text: str, task: Task, arch: str, drawn: Conditions, setting: pipeline.Setting) -> _Key:
+def _key(text: str, task: Task, arch: str, drawn: Conditions, setting: pipeline.Setting) -> Key:
     """Everything that a verdict depends on."""
     return (
         hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest(),
@@ -404,13 +362,12 @@ def _key(text: str, task: Task, arch: str, drawn: Conditions, setting: pipeline.
     )
 
 
-def _gate(name: str, limit: int | None) -> contextlib.AbstractContextManager[object]:
-    """Return what lets `limit` threads in at once."""
-    if limit is None:
-        return contextlib.nullcontext()
-    if limit < 1:
-        raise UsageError(f"{name} must be at least 1, not {limit}: nothing would ever be judged")
-    return threading.BoundedSemaphore(limit)
+def _secret_bytes(secret: object) -> bytes:
+    if not isinstance(secret, str | bytes):
+        raise UsageError(f"the secret must be a text, or None for the run's, not {type(secret).__name__}")
+    if not secret:
+        raise UsageError("the secret is empty, so that anyone could compute the inputs; pass one, or None")
+    return secret.encode() if isinstance(secret, str) else secret
 
 
 def _restored(

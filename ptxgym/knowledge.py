@@ -106,6 +106,8 @@ def expand(names: Iterable[str]) -> tuple[str, ...]:
     """
     if isinstance(names, str):
         raise UsageError(f"knowledge must be a list of names of parts, such as [{names!r}], not one text")
+    if not isinstance(names, Iterable):
+        raise UsageError(f"knowledge must be a list of names of parts, such as ['parameters'], not {names!r}")
     wanted = set(names)
     for name in wanted:
         if name != ALL and name not in PARTS:

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from threading import BoundedSemaphore
 
 from ptxgym import full_size
+from ptxgym.arguments import whole_number
 from ptxgym.build import Build, build
 from ptxgym.cache import Cache
 from ptxgym.device.protocol import Device, Execution, RunOptions
@@ -36,6 +38,19 @@ class Gates:
 
     build: AbstractContextManager[object] = field(default_factory=nullcontext)
     run: AbstractContextManager[object] = field(default_factory=nullcontext)
+
+    @classmethod
+    def limited(cls, builds: int | None, runs: int | None) -> Gates:
+        """Let so many threads in at once; None is no limit.
+
+        Raises:
+            UsageError: if a limit is below 1: nothing would ever be judged.
+        """
+        return cls(_gate("builds", builds), _gate("runs", runs))
+
+
+def _gate(name: str, limit: int | None) -> AbstractContextManager[object]:
+    return nullcontext() if limit is None else BoundedSemaphore(whole_number(name, limit, 1))
 
 
 @dataclass(frozen=True)

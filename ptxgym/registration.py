@@ -89,6 +89,8 @@ def make(env_id: str, **overrides: Any) -> gym.Env[Any, Any]:
     Raises:
         UnknownNameError: if no environment has that id; suggests the nearest.
     """
+    if not isinstance(env_id, str):
+        raise UnknownNameError(f"the id of an environment is a text such as 'PTX-Gemm-H100', not {env_id!r}")
     env_id = env_id.removeprefix("ptxgym:")
     if env_id not in gym.registry:
         known = [name for name, spec in gym.registry.items() if spec.entry_point == ENTRY_POINT]

@@ -184,7 +184,7 @@ def test_skeleton_binds_everything_but_its_regions(env: KernelEnv) -> None:
         ({"outputs": ["C"]}, "variants of a task ask for fewer outputs"),
         ({"knowledge": "all"}, "a list of names of parts"),
         ({"knowledge": ["template"]}, "did you mean 'templates'"),
-        ({"turns": 0}, "turns=0"),
+        ({"turns": 0}, "not 0"),
         ({"init": 3}, "kernel's text, not int"),
         ({"skeleton": "no region"}, "no region"),
         ({"workload": "emulatoin"}, "did you mean 'emulation'"),

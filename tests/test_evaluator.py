@@ -201,7 +201,7 @@ def test_an_interrupt_in_one_thread_leaves_the_others_their_verdict(error: BaseE
     with Evaluator(device, secret=SECRET) as evaluator, ThreadPoolExecutor(2) as pool:
         first = pool.submit(evaluator.evaluate, TEXT, "gemm")
         started.wait(10)
-        (shared,) = evaluator._running.values()
+        (shared,) = evaluator._memory._running.values()
         result = shared.result
 
         def wait() -> Verdict:
@@ -412,7 +412,7 @@ def test_no_more_evaluations_run_at_once_than_allowed() -> None:
 
 
 def test_limits_are_at_least_one_and_travel_with_a_pickle() -> None:
-    with pytest.raises(UsageError, match="runs must be at least 1, not 0"):
+    with pytest.raises(UsageError, match="runs must be a whole number of at least 1, not 0"):
         Evaluator("emulator", runs=0)
     again = pickle.loads(pickle.dumps(Evaluator("emulator", builds=3, runs=2)))
     assert again._limits == (3, 2)
