@@ -20,9 +20,10 @@ from ptxgym.cluster.protocol import Kind, Request
 from ptxgym.cluster.work import Built, Outcome, Step
 from ptxgym.device.cuda.gpu import Gpu
 from ptxgym.device.cuda.model import Tier
+from ptxgym.device.emulator.revision import emulator_revision
 from ptxgym.dossier import Dossier
 from ptxgym.errors import InfrastructureError, UsageError
-from ptxgym.evaluator import Evaluator, emulator_revision
+from ptxgym.evaluator import Evaluator
 from ptxgym.judge.conditions import conditions
 from ptxgym.judge.judge import JUDGE_REVISION
 from ptxgym.task import Task, load_arch
