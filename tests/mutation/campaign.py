@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -16,16 +17,18 @@ from ptxgym.device.emulator.device import EmulatorDevice
 from ptxgym.device.protocol import Bytes, Execution, RunOptions
 from ptxgym.plan.model import LaunchPlan
 from ptxgym.verdict import Failure, Finding, Severity, Status
-from tests.mutation.equivalent import reason
 from tests.mutation.operators import Operator, ptx_operators
+from tests.mutation.operators_cluster import cluster_operators
 from tests.mutation.operators_tcgen05 import tcgen05_operators
 from tests.mutation.plans import plan_mutants
 from tests.mutation.sites import KernelText
+from tests.mutation.survivors import argued
 
 SCHEDULES = (RunOptions(), RunOptions(schedule="lazy"), RunOptions(schedule="random", seed=1))
 FIRST_FINDINGS = 3
 """A line counts as named where it stands in one of this many findings: nobody reads further."""
 TOLERANCE = 0.01
+UNCHANGED = "(unchanged)"
 DEVICE = EmulatorDevice()
 
 
@@ -40,6 +43,8 @@ class Target:
     expected: Mapping[str, np.ndarray]
     """Outputs as float64, by buffer; what is found there is bf16 or fp32, by its size."""
     stage_bytes: Mapping[str, int]
+    larger: Callable[[], Target] | None = None
+    """The same at a larger size, for what survives at this one."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,9 @@ class Result:
     first: str
     """Code and line of the first finding."""
     reason: str | None = None
-    """Why a survivor is equivalent."""
+    """Of a survivor: why it survives."""
+    kind: str = ""
+    """Of a survivor: `equivalent`, `unspecified` or `hole` (`survivors.Kind`)."""
     key: str = ""
     """Of its subject."""
 
@@ -77,11 +84,16 @@ class Subject:
     """The changed PTX; None where the plan was changed."""
     plan: LaunchPlan
 
+    @property
+    def number(self) -> int:
+        """Its number among the mutants of the PTX, or of the plan."""
+        return int(self.key.partition("/")[2].removeprefix("p"))
+
 
 def operators(stage_bytes: Mapping[str, int]) -> tuple[Operator, ...]:
     """Return all operators on PTX, for stages of that many bytes of operand `A` and `B`."""
     sizes = dict(stage_bytes)
-    return (*ptx_operators(sizes), *tcgen05_operators(sizes))
+    return (*ptx_operators(sizes), *tcgen05_operators(sizes), *cluster_operators())
 
 
 def subjects(target: Target) -> Iterator[Subject]:
@@ -96,40 +108,71 @@ def subjects(target: Target) -> Iterator[Subject]:
         yield Subject(f"{target.name}/p{number:02}", p.operator, p.detail, 0, every_line, None, p.plan)
 
 
-def campaign(target: Target, keep: Callable[[int], bool] = lambda number: True) -> Iterator[Result]:
+def campaign(
+    target: Target,
+    keep: Callable[[Subject], bool] = lambda subject: True,
+    known: Mapping[str, Result] = MappingProxyType({}),
+) -> Iterator[Result]:
     """Yield the result of the mutants of a target, PTX first.
 
     Args:
         target: The kernel.
-        keep: Which mutants to run, by their number among those of the PTX, then among those of the plan.
+        keep: Which mutants to run.
+        known: Results of an earlier run, by key: their mutants are not run again.
     """
-    text = target.build.source.read_text().splitlines()
+    for subject in filter(keep, subjects(target)):
+        held = known.get(subject.key)
+        if held is None or (held.operator, held.detail, held.line) != (subject.operator, subject.detail, subject.line):
+            yield judged(target, subject)
+        else:
+            yield argue(held, source_lines(target))
+
+
+def judged(target: Target, subject: Subject) -> Result:
+    """Run one mutant, at the larger size too if it survives, and say what became of it."""
     with tempfile.TemporaryDirectory() as folder:
-        for subject in subjects(target):
-            name = subject.key.partition("/")[2]
-            if not keep(int(name.removeprefix("p"))):
-                continue
-            build = target.build
-            if subject.ptx is not None:
-                ptx = Path(folder) / f"mutant{name}.ptx"
-                ptx.write_text(subject.ptx)
-                build = dataclasses.replace(build, ptx=ptx, key=f"{build.key}-{name}")
-            outcome, first = run(target, build, subject.plan, subject.lines)
-            why = reason(target.name, subject.operator, text, subject.line) if outcome == "survived" else None
-            yield Result(target.name, subject.operator, subject.detail, subject.line, outcome, first, why, subject.key)
+        build = _built(target, subject, Path(folder) / "mutant.ptx")
+        outcome, first = run(target, build, subject)
+        if outcome == "survived" and subject.ptx is not None and target.larger is not None:
+            larger = target.larger()
+            outcome, first = run(larger, build, dataclasses.replace(subject, plan=larger.plan), SCHEDULES[:1])
+    of = subject.operator, subject.detail, subject.line
+    return argue(Result(target.name, *of, outcome, first, key=subject.key), source_lines(target))
 
 
-def run(target: Target, build: Build, plan: LaunchPlan, lines: Iterable[int]) -> tuple[str, str]:
-    """Run one mutant under every schedule; return its outcome and what was said first.
+def _built(target: Target, subject: Subject, ptx: Path) -> Build:
+    """Return the build with the mutant's PTX, which is written to `ptx`; nothing is compiled."""
+    if subject.ptx is None:
+        return target.build
+    ptx.write_text(subject.ptx)
+    return dataclasses.replace(target.build, ptx=ptx, key=f"{target.build.key}-{subject.key}")
+
+
+def source_lines(target: Target) -> Sequence[str]:
+    """Return the lines of the kernel."""
+    return target.build.source.read_text().splitlines()
+
+
+def argue(result: Result, source: Sequence[str]) -> Result:
+    """Return the result with what is known of it if it survived; `source` are the lines of the kernel."""
+    if result.outcome != "survived":
+        return result
+    known = argued(result.kernel, result.operator, source, result.line)
+    if known is None:
+        return dataclasses.replace(result, reason=None, kind="")
+    return dataclasses.replace(result, reason=known.reason, kind=known.kind)
+
+
+def run(target: Target, build: Build, subject: Subject, schedules: Sequence[RunOptions] = SCHEDULES) -> tuple[str, str]:
+    """Run one mutant under some schedules; return its outcome and what was said first.
 
     A note alone notices nothing, but it names the place where the numbers are wrong.
     """
-    wanted = set(lines)
     findings: list[Finding] = []
     notes: list[Finding] = []
     wrong = refused = False
-    for options in SCHEDULES:
-        result = DEVICE.run(build, plan, target.buffers, options)
+    for options in schedules:
+        result = DEVICE.run(build, subject.plan, target.buffers, options)
         findings += _first(f for f in result.findings if f.severity is not Severity.NOTE)
         notes += _first(f for f in result.findings if f.severity is Severity.NOTE)
         if isinstance(result, Failure):
@@ -140,7 +183,7 @@ def run(target: Target, build: Build, plan: LaunchPlan, lines: Iterable[int]) ->
             break
     said = findings or (notes if wrong else [])
     first = f"{said[0].code} at {said[0].line}" if said else "numbers" if wrong else "-"
-    if any(wanted & _named(finding) for finding in said):
+    if any(subject.lines & _named(finding) for finding in said):
         return "named", first
     if findings or refused:
         return "found", first

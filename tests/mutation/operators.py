@@ -208,7 +208,7 @@ def _moves() -> Iterator[Operator]:
 
 def _numbers(stage_a: int) -> Iterator[Operator]:
     flip = operand(SECOND, 32, "xor.b32 {new}, {old}, 1")
-    yield Operator("parity.flip", WAIT, flip, (LOAD, EXPECT, *SUMS), (LOAD, ARRIVE, MULTIPLY), COMMIT)
+    yield Operator("parity.flip", WAIT, flip, (LOAD, EXPECT, WRITE, *SUMS), (LOAD, ARRIVE, MULTIPLY), COMMIT)
     yield Operator("count.init_more", INIT, plus(SECOND, 1), every=USE, detail="count + 1")
     yield Operator("count.init_less", INIT, plus(SECOND, -1), every=f"{USE}|{LOAD}|{MULTIPLY}", detail="count - 1")
     twice = rewrite(r"\];", lambda _: "], 2;")

@@ -34,10 +34,10 @@ ALLOC = r"tcgen05\.alloc"
 DEALLOC = r"tcgen05\.dealloc"
 TOUCH = f"{MMA}|{TMEM_LOAD}|{TMEM_STORE}"
 _D_OR_ADDRESS = r"\[(%\w+)"
-_A = r"\],\s*(%\w+),"
+_A = r"^[^]]*\],\s*(%\w+),"  # not one in tensor memory
 _A_IN_TMEM = r"\],\s*\[(%\w+)"
 _B = r"\],\s*(?:%\w+|\[[^\]]*\]),\s*(%\w+),"
-_IDESC = r"\],\s*(?:%\w+|\[[^\]]*\]),\s*%\w+,\s*(%\w+),"
+IDESC = r"\],\s*(?:%\w+|\[[^\]]*\]),\s*%\w+,\s*(%\w+),"
 _ENABLE = r",\s*(!?)(%?\w+);"
 _COLUMNS = r",\s*(%\w+|\d+);"
 
@@ -47,7 +47,7 @@ def _descriptor(which: int, operation: str, value: int) -> Edit:
 
 
 def _instruction_descriptor(operation: str, value: int) -> Edit:
-    return operand(_IDESC, 32, f"{operation} {{new}}, {{old}}, {value}")
+    return operand(IDESC, 32, f"{operation} {{new}}, {{old}}, {value}")
 
 
 def _halve_columns(kernel: KernelText, statement: Statement) -> dict[int, str] | None:
