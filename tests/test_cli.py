@@ -18,6 +18,7 @@ import pytest
 
 from ptxgym import native
 from ptxgym.cli import doctor, main
+from ptxgym.cli.demo import activation, next_steps
 from ptxgym.cli.verifying import choose_variants, mismatches
 from ptxgym.device.cuda import gpu
 from ptxgym.device.cuda.gpu import Gpu
@@ -263,6 +264,22 @@ def test_demo_tells_the_story(run: Callable[..., Ran], monkeypatch: pytest.Monke
     assert "Correct." in turns[2] and "coverage 1.00" in turns[2]
     assert "Scores 0.20 → 0.00 → 0.50; rewards 0.20 + 0.00 + 0.30" in ran.out
     assert "ptxgym eval my_kernel.cu --env PTX-Gemm-H100" in ran.out
+
+
+def test_commands_shown_after_the_demo_run_in_the_shell_that_called_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Path(sys.executable).parent
+    monkeypatch.setenv("PATH", f"{here}:/usr/bin:/bin")
+    assert activation() is None and next_steps("k.cu").startswith("ptxgym doctor")
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    first = activation()
+    assert first is not None
+    kernel = CHECKOUT / "tasks" / "gemm" / "solutions" / "h100" / "naive.cu"
+    commands = [line.split("   ")[0].strip() for line in next_steps(str(kernel)).splitlines()[:-1]]
+    assert commands[0] == first and f"cp {kernel} my_kernel.cu" in commands
+    shell = subprocess.run(
+        ["sh", "-c", f"{first}; command -v ptxgym"], capture_output=True, text=True, env={"PATH": "/bin"}
+    )
+    assert Path(shell.stdout.strip()) == here / "ptxgym", shell.stderr
 
 
 def test_doctor_finds_a_healthy_machine_and_names_the_fix_of_a_sick_one(

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import shlex
+import shutil
+import sys
 import time
+from pathlib import Path
 
 from rich.panel import Panel
 from rich.rule import Rule
@@ -48,20 +53,42 @@ def run_demo() -> None:
     scores = " → ".join(f"{turn.score:.2f}" for turn in episode.turns)
     rewards = " + ".join(f"{turn.reward:.2f}" for turn in episode.turns)
     out.print(plain(f"Scores {scores}; rewards {rewards}: the episode pays each gain of its best score once."))
-    out.print(
-        Panel(
-            plain(
-                f"ptxgym show {ENV}                      the prompt that an agent gets\n"
-                f"ptxgym eval my_kernel.cu --env {ENV}   your own kernel\n"
-                "ptxgym corpus FOLDER                            would your kernels run here?\n"
-                "ptxgym doctor                                   what this machine can do\n"
-                f'python: import gymnasium, ptxgym; env = gymnasium.make("{ENV}")'
-            ),
-            title="Next",
-            title_align="left",
-            expand=False,
-        )
-    )
+    naive = _shown(task.folder / script[0][0].file)
+    out.print(Panel(plain(next_steps(naive)), title="Next", title_align="left", expand=False))
+
+
+def next_steps(kernel: str) -> str:
+    """Return commands that run as they stand in the shell that called this; `kernel` is a file to start from."""
+    rows = [
+        ("ptxgym doctor", "what this machine can do"),
+        (f"ptxgym show {ENV}", "the prompt that an agent gets"),
+        (f"cp {kernel} my_kernel.cu", "a kernel to start from"),
+        (f"ptxgym eval my_kernel.cu --env {ENV}", "its verdict"),
+        ("ptxgym --help", "everything else"),
+    ]
+    if (activate := activation()) is not None:
+        rows.insert(0, (activate, "puts ptxgym on the PATH"))
+    width = max(len(command) for command, _ in rows)
+    lines = [f"{command:<{width}}   {what}" for command, what in rows]
+    return "\n".join([*lines, f'python: import gymnasium, ptxgym; env = gymnasium.make("{ENV}")'])
+
+
+def activation() -> str | None:
+    """Return what makes `ptxgym` a command of the calling shell; None where it is one already."""
+    own = Path(sys.prefix) / "bin"
+    found = shutil.which("ptxgym")
+    if found is not None and Path(found).parent.resolve() == own.resolve():
+        return None
+    if (own / "activate").is_file():
+        return f". {_shown(own / 'activate')}"
+    return f"export PATH={shlex.quote(str(own))}:$PATH"
+
+
+def _shown(path: Path) -> str:
+    """Return a path as the calling shell takes it: relative where it lies below the working folder."""
+    with contextlib.suppress(ValueError):
+        path = path.relative_to(Path.cwd())
+    return shlex.quote(str(path))
 
 
 def _script(task: Task, arch: str) -> list[tuple[Solution, str, str]]:
