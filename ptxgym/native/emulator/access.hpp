@@ -136,7 +136,10 @@ Step for_spaces(Cta& cta, Warp& w, const Inst& inst, uint32_t mask, Kind kind, u
   addresses.each = each;
   const Space stated = static_cast<Space>(mods_space(inst.mods));
   if (mods_order(inst.mods) != O_WEAK && kind == Kind::Load) ++w.polls;
-  if (kind == Kind::Store && stated != S_LOCAL) cta.stored = true;
+  if (kind == Kind::Store && stated != S_LOCAL) {
+    cta.stored = true;
+    ++cta.effects;
+  }
   for (uint32_t left = mask; left;) {
     Space space = stated;
     uint32_t lanes = left;

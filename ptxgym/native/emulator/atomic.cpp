@@ -83,14 +83,21 @@ bool is_shared(const Cta& cta, const uint8_t* base) {
   const std::vector<Cta*>& ctas = cta.cluster->ctas;
   return std::any_of(ctas.begin(), ctas.end(), [=](const Cta* each) { return base == each->smem.data(); });
 }
+// One that finds memory as it leaves it, and tells, asks for something that others must do.
+void note(Cta& cta, Warp& w, bool changed, bool tells) {
+  cta.stored |= changed;
+  cta.effects += changed;
+  w.polls += !changed && tells;
+}
+
 Step atomic(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
   const uint8_t op = mods_low(inst.mods), type = inst.type;
   const size_t bytes = memory_bytes(type);
   const bool reduction = inst.op == OP_RED;
   const int count = inst.nvec2 > 0 ? inst.nvec2 : 1;
   const uint64_t each = bytes * static_cast<uint64_t>(count);
-  if (op == A_CAS || op == A_EXCH) ++w.polls;
-  return for_spaces(cta, w, inst, mask, Kind::Atomic, each, [&](uint8_t* base, const Addresses& a, uint32_t lanes) {
+  bool changed = false;
+  const auto update = [&](uint8_t* base, const Addresses& a, uint32_t lanes) {
     const auto value = [&](int32_t reg, int l) {
       return reg < 0 ? 0 : bytes == 8 ? w.reg<uint64_t>(reg)[l] : w.reg<uint32_t>(reg)[l];
     };
@@ -104,19 +111,22 @@ Step atomic(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
         std::memcpy(&old, at, bytes);
         const uint64_t fresh = combined(type, op, old, value(source, l), value(inst.c, l), flush);
         std::memcpy(at, &fresh, bytes);
-        cta.stored |= fresh != old;
+        changed |= fresh != old;
         if (result >= 0 && bytes == 8)
           w.reg<uint64_t>(result)[l] = old;
         else if (result >= 0)
           w.reg<uint32_t>(result)[l] = static_cast<uint32_t>(old);
       }
     });
-  });
+  };
+  const Step step = for_spaces(cta, w, inst, mask, Kind::Atomic, each, update);
+  note(cta, w, changed, !reduction);
+  return step;
 }
 Step atomic_128(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
   const bool swaps = mods_low(inst.mods) == A_CAS;
-  ++w.polls;
-  return for_spaces(cta, w, inst, mask, Kind::Atomic, 16, [&](uint8_t* base, const Addresses& a, uint32_t lanes) {
+  bool changed = false;
+  const auto update = [&](uint8_t* base, const Addresses& a, uint32_t lanes) {
     for_lanes(lanes, [&](int l) {
       uint8_t old[16], *at = place(base, a.of(l));
       std::memcpy(old, at, 16);
@@ -125,9 +135,13 @@ Step atomic_128(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
         std::memcpy(at, b, 16);
       else if (std::memcmp(old, b, 16) == 0)
         std::memcpy(at, c, 16);
+      changed |= std::memcmp(old, at, 16) != 0;
       if (inst.d >= 0) std::memcpy(w.regs + inst.d + 16 * l, old, 16);
     });
-  });
+  };
+  const Step step = for_spaces(cta, w, inst, mask, Kind::Atomic, 16, update);
+  note(cta, w, changed, true);
+  return step;
 }
 
 }  // namespace

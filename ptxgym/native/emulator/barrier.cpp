@@ -50,6 +50,7 @@ bool arrive(Cta& cta, Warp& w, const Inst& inst, uint32_t mask, uint32_t id, uin
            false;
   NamedBarrier& barrier = cta.barriers[id];
   const int at = cta.index_of(inst);
+  ++cta.effects;
   const uint32_t expected = counted ? count : live_threads(cta);
   if (!barrier.arrived && barrier.waiters.empty()) {
     barrier.expected = expected;

@@ -22,6 +22,7 @@ constexpr int LANES = 32;
 constexpr uint32_t FULL_MASK = 0xffffffffu;
 
 struct Cta;
+struct Recurrence;
 struct Warp;
 struct Grid;
 struct Cluster;
@@ -162,6 +163,7 @@ struct Warp {
   uint64_t seen_events = 0;  // value of Cta::events when the blocked lanes last tried
   uint32_t timed_out = 0;    // lanes whose try_wait reports failure instead of waiting again: nothing else can run
   int skip_pc = -1;          // fairness: the next group is chosen among lanes beyond this instruction
+  uint8_t watch = 3;         // which bits of Shadow::watched() matter now
   int polls = 0;             // polling instructions (test_wait, volatile loads, ...) since the scheduler last chose
   uint32_t held = 0;         // registers of each thread, as setmaxnreg counts them
   uint16_t label = 0;     // names the warp in histories: its id; in a cluster also the rank of its CTA
@@ -300,7 +302,11 @@ struct Cta {
   uint64_t rng = 1;
   uint64_t now = 0;                 // scheduler ticks, for asynchronous delays
   bool stored = false;              // a store or an atomic changed shared or device memory in this tick
+  uint64_t effects = 0;             // stores and arrivals so far: with `events`, all that others can notice
+  uint64_t quiet_since = 0;         // warp instructions when they last changed
+  uint64_t effects_then = 0;
   uint64_t idle_rounds = 0;         // ticks since a warp did anything but poll
+  std::shared_ptr<Recurrence> recurrence;  // of the states of its warps in that time
   uint64_t clock = 0;               // virtual time in cycles and ns
   uint64_t events = 0;              // goes up when something happened that blocked lanes may wait for
   uint64_t timeout_events = ~0ull;  // value of `events` when suspended try_waits last timed out

@@ -121,7 +121,8 @@ void Cta::start(uint64_t linear_index) {
   rng = mixed(grid.seed * 0x2545f4914f6cdd1dull + linear) | 1;
   now = clock = events = warp_instructions = tma_bytes = 0;
   timeout_events = ~0ull;
-  idle_rounds = 0;
+  effects = quiet_since = effects_then = idle_rounds = 0;
+  recurrence = nullptr;
   hot_buffer = 0;
 
   const size_t bytes = program.warp_image.size();
@@ -253,7 +254,7 @@ bool tour(Cta& cta, Tour& out) {
     out.alive |= w.live != 0;
     if (cta.outcome != Outcome::Ok) return false;
   }
-  return true;
+  return !runs_without_end(cta);
 }
 
 void finish(Cta& cta) {
@@ -291,9 +292,16 @@ Slice run_slice(Cta& cta) {
     return state_of(cta, Slice::Finished);
   }
   cta.idle_rounds = done.progress || cta.stored ? 0 : cta.idle_rounds + 1;
+  if (!cta.idle_rounds) forget_idle(cta);
   if (done.progress) return Slice::Progress;
-  if (cta.async.force(cta)) return state_of(cta, Slice::Progress);
-  if (done.polling) return Slice::Waiting;
+  if (cta.async.force(cta)) {
+    forget_idle(cta);
+    return state_of(cta, Slice::Progress);
+  }
+  if (done.polling) {
+    watch_idle(cta);
+    return Slice::Waiting;
+  }
   if (woken(cta) || timed_out(cta)) return Slice::Progress;
   report_deadlock({&cta});
   return Slice::Failed;
@@ -331,12 +339,21 @@ Slice run_slice(Cluster& cluster) {
     }
     return Slice::Finished;
   }
-  for (Cta* cta : ctas) cta->idle_rounds = all.progress || stored ? 0 : cta->idle_rounds + 1;
+  for (Cta* cta : ctas) {
+    cta->idle_rounds = all.progress || stored ? 0 : cta->idle_rounds + 1;
+    if (!cta->idle_rounds) forget_idle(*cta);
+  }
   if (all.progress || stalled) return Slice::Progress;
-  for (size_t i = 0; i < ctas.size(); ++i)
-    if (Cta& cta = *ctas[(first + i) % ctas.size()]; cta.async.force(cta))
-      return failed() ? Slice::Failed : Slice::Progress;
-  if (all.polling) return Slice::Waiting;
+  for (size_t i = 0; i < ctas.size(); ++i) {
+    Cta& cta = *ctas[(first + i) % ctas.size()];
+    if (!cta.async.force(cta)) continue;
+    for (Cta* each : ctas) forget_idle(*each);
+    return failed() ? Slice::Failed : Slice::Progress;
+  }
+  if (all.polling) {
+    for (Cta* cta : ctas) watch_idle(*cta);
+    return Slice::Waiting;
+  }
   if (std::any_of(ctas.begin(), ctas.end(), [](const Cta* cta) { return woken(*cta); })) return Slice::Progress;
   bool any = false;
   for (Cta* cta : ctas) any |= timed_out(*cta);

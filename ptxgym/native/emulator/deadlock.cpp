@@ -70,16 +70,17 @@ Presence presence(const Cta& cta) {
   return found;
 }
 
-// 0: cannot be mended by any thread that waits. 1: some participant has exited. 2: a barrier whose arrivals must come
-// from warps that wait themselves. 3: lanes of a warp that wait for their own warp.
+// 0: cannot be mended by any thread that waits. 1: some participant has exited, or some arrivals of a phase have come
+// and others have not. 2: a barrier whose arrivals must all come from warps that wait themselves. 3: lanes of a warp
+// that wait for their own warp.
 int rank(const Cta& cta, const Group& group) {
   const bool exited = std::any_of(cta.warps.begin(), cta.warps.end(), [](const Warp& w) { return !w.live; });
   switch (group.kind) {
     case WaitKind::Mbarrier: {
       const Mbar* m = mbar_of(cta, group.address);
       if (!m) return 0;
-      if (m->tx && !m->pending) return 0;
-      return exited ? 1 : 2;
+      if (m->tx < 0 || (m->tx && !m->pending)) return 0;
+      return exited || m->pending < m->expected ? 1 : 2;
     }
     case WaitKind::NamedBarrier: return exited ? 1 : 2;
     case WaitKind::ClusterBarrier: return 2;
@@ -125,6 +126,33 @@ std::string described(const Cta& cta, const Group& group) {
   if (group.kind == WaitKind::PeerCta && cta.cluster->ctas[cta.rank ^ 1]->ended)
     return std::string(group.what) + ", but that CTA has exited";
   return group.what;
+}
+
+// What is wrong with an mbarrier, apart from who waits for it: the message begins with it. `at` is the instruction to
+// look at. Empty where nothing more is known than that the arrivals have not come.
+std::string cause(const Mbar& m, int& at) {
+  char text[240] = "";
+  const auto bytes = static_cast<long long>(m.tx < 0 ? -m.tx : m.tx);
+  if (m.tx > 0 && !m.pending && m.last_expect_inst >= 0) {
+    at = m.last_expect_inst;
+    std::snprintf(text, sizeof text, "of the bytes that line {@%d} expects at mbarrier 0x%x, %lld never arrive", at,
+                  m.address, bytes);
+  } else if (m.tx < 0 && m.last_expect_inst >= 0) {
+    at = m.last_expect_inst;
+    std::snprintf(text, sizeof text, "%lld bytes more arrive at mbarrier 0x%x than line {@%d} expects", bytes, m.address,
+                  at);
+  } else if (m.tx < 0) {
+    at = m.init_inst;
+    std::snprintf(text, sizeof text,
+                  "%lld bytes arrive at mbarrier 0x%x (initialised at line {@%d}), which no expect_tx announces", bytes,
+                  m.address, at);
+  } else if (m.pending && m.pending < m.expected) {
+    at = m.init_inst;
+    std::snprintf(text, sizeof text,
+                  "line {@%d} sets mbarrier 0x%x to %u arrivals a phase, and only %u come (the last at line {@%d})", at,
+                  m.address, m.expected, m.expected - m.pending, m.last_arrive_inst);
+  }
+  return text;
 }
 
 const char* remedy(const Cta& cta, const Group& group) {
@@ -189,35 +217,29 @@ void report_deadlock(const std::vector<Cta*>& ctas) {
     f->address = group.address;
     f->fatal = first;
     const std::string who = warp_list(group.warps) + of_cta(cta), what = described(cta, group);
-    f->say("%s: %s wait%s %s", first ? "deadlock" : "also waiting in the deadlock", who.c_str(),
-           group.warps.size() == 1 ? "s" : "", what.c_str());
-    f->party(0, who.c_str(), "waited %s", what.c_str());
+    const char* plural = group.warps.size() == 1 ? "s" : "";
     const Mbar* m = group.kind == WaitKind::Mbarrier ? mbar_of(cta, group.address) : nullptr;
-    if (m) {
+    int at = -1;
+    const std::string why = first && m ? cause(*m, at) : "";
+    if (why.empty())
+      f->say("%s: %s wait%s %s", first ? "deadlock" : "also waiting in the deadlock", who.c_str(), plural, what.c_str());
+    else
+      f->say("deadlock: %s; %s wait%s for it at line {@%d} (parity %u, phase %llu)", why.c_str(), who.c_str(), plural,
+             group.inst, group.parity, static_cast<unsigned long long>(m->phases));
+    f->party(0, who.c_str(), "waited %s", what.c_str());
+    if (at >= 0) {
+      f->inst = at;
+      f->other_inst = group.inst;
+      f->party(1, who.c_str(), "waited %s", what.c_str());
+      if (at == m->init_inst)
+        f->party(0, "mbarrier.init", "set the count of mbarrier 0x%x to %u", m->address, m->expected);
+      else
+        f->party(0, "expect_tx", "announced the bytes of a phase of mbarrier 0x%x", m->address);
+    } else if (m) {
       f->other_inst = m->init_inst;
       f->party(1, "mbarrier.init", "set the count of mbarrier 0x%x to %u", m->address, m->expected);
     }
     f->mend("%s", remedy(cta, group));
-    first = false;
-  }
-}
-
-void report_livelock(Cta& cta) {
-  cta.outcome = Outcome::Hang;
-  cta.findings.limit += cta.warps.size();
-  bool first = true;
-  for (Warp& w : cta.warps) {
-    if (!w.live) continue;
-    const int lane = first_lane(w.live);
-    const int at = (w.blocked >> lane & 1) ? w.wait[lane].inst : w.cur;
-    FindingRecord* f = cta.findings.add(cta, &w, lane, "emulator.livelock", Severity::Error, at);
-    if (!f) continue;
-    f->fatal = first;
-    f->say("%s: warp %d polls at {@%d} for a value that no running thread writes",
-           first ? "livelock" : "also in the livelock", w.id, at);
-    f->mend(
-        "make sure that the thread that signals runs (all CTAs that wait for each other must be resident) and that it "
-        "gets there");
     first = false;
   }
 }

@@ -14,6 +14,7 @@
 namespace {
 
 constexpr size_t PRINT_LIMIT = 64 * 1024;
+constexpr uint64_t ENDLESS_STEP = 64;  // rounds of communicating CTAs between looks for loops without end
 constexpr uint64_t BATCH = 1 << 16;  // CTAs whose results are kept apart at a time
 
 struct Counters {
@@ -92,7 +93,14 @@ struct Unit {
     return sum;
   }
   // The CTAs of a cluster idle together.
-  bool idle() const { return ctas.front()->idle_rounds > IDLE_LIMIT; }
+  bool idle() const {
+    return ctas.front()->idle_rounds > IDLE_LIMIT ||
+           std::all_of(ctas.begin(), ctas.end(), [](const auto& cta) { return recurs(*cta); });
+  }
+  bool quiet() const { return ctas.front()->idle_rounds > 0; }
+  void forget_idle() {
+    for (const auto& cta : ctas) ::forget_idle(*cta);
+  }
   bool failed() const {
     return std::any_of(ctas.begin(), ctas.end(), [](const auto& cta) { return cta->outcome != Outcome::Ok; });
   }
@@ -238,6 +246,12 @@ bool run_independent(Grid& grid, unsigned threads, LaunchResult& result) {
   return true;
 }
 
+bool goes_on_for_ever(const std::vector<std::unique_ptr<Unit>>& resident) {
+  std::vector<Cta*> ctas;
+  for (const auto& unit : resident) ctas.insert(ctas.end(), unit->cluster.ctas.begin(), unit->cluster.ctas.end());
+  return run_without_end(ctas);
+}
+
 // All resident CTAs take turns; the next one (or the next cluster) starts when one has finished, as on a GPU.
 LaunchResult run_communicating(Grid& grid) {
   std::map<uint64_t, UnitResult> noteworthy;  // of units that found, printed or failed
@@ -275,7 +289,7 @@ LaunchResult run_communicating(Grid& grid) {
       mixing = mixing * 6364136223846793005ull + 1442695040888963407ull;
       first = static_cast<size_t>((mixing >> 33) % resident.size());
     }
-    bool all_idle = true, failed = false;
+    bool all_idle = true, all_quiet = true, failed = false;
     uint64_t executed = finished_instructions;
     for (const auto& unit : resident) executed += unit->warp_instructions();
     std::vector<size_t> done;
@@ -288,15 +302,19 @@ LaunchResult run_communicating(Grid& grid) {
       if (slice == Slice::Finished) done.push_back(at);
       if (slice == Slice::Failed) failed = true;
       all_idle = all_idle && unit.idle();
+      all_quiet = all_quiet && unit.quiet();
       if (!failed && executed > grid.budget) {
         unit.ctas.front()->outcome = Outcome::Budget;
         failed = true;
       }
     }
-    if (!failed && all_idle && done.empty()) {
+    if (!all_quiet || !done.empty()) {
+      for (const auto& unit : resident) unit->forget_idle();
+    } else if (!failed && all_idle) {
       resident.front()->give_up();
       failed = true;
     }
+    failed = failed || (rounds % ENDLESS_STEP == 0 && goes_on_for_ever(resident));
     if (failed) {
       for (const auto& unit : resident) take(*unit);
       return sum();

@@ -229,6 +229,7 @@ Mbar* Cta::mbar_near(Warp& w, const Inst& inst, int lane, uint64_t address) {
 
 void Cta::mbar_arrive(Mbar& m, uint32_t count) {
   m.pending -= count;
+  ++effects;
   complete_if_due(*this, m);
 }
 // Completes a phase that misses nothing else: its bytes may have come before they were expected (so does an H200).

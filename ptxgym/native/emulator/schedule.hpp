@@ -21,9 +21,14 @@ void recheck_barriers(Cta&);
 // Deadlock (deadlock.cpp) of CTAs that are scheduled together: records every waiter, root cause first, and sets the
 // outcome.
 void report_deadlock(const std::vector<Cta*>&);
-// The same where warps ask memory again and again for something that no thread will write.
+// The same where warps ask memory again and again for something that no thread will write (endless.cpp).
 void report_livelock(Cta&);
 constexpr uint64_t IDLE_LIMIT = 100'000;  // rounds of nothing but polling
+void watch_idle(Cta&);      // after a round in which its warps only polled
+void forget_idle(Cta&);     // after anything that they may notice
+bool recurs(const Cta&);    // every warp that polls is back in a state that it has been in since
+bool run_without_end(const std::vector<Cta*>&);  // the same of CTAs that communicate, together
+bool runs_without_end(Cta&);  // after a turn: records the loop and sets the outcome where it is one without end
 
 // Lanes of `mask` whose member masks (register e) are complete within `present`.
 uint32_t complete_members(const Warp&, const Inst&, uint32_t mask, uint32_t present);

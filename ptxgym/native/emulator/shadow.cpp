@@ -207,7 +207,30 @@ void ShadowState::unordered(const Warp& warp, const Touch& earlier, const Touch&
                             Severity severity) {
   if (severity == Severity::Error && !earlier.in_flight_kind() && !now.in_flight_kind())
     races_.insert(uint32_t{std::min(earlier.warp, now.warp)} << 16 | std::max(earlier.warp, now.warp));
-  report_unordered(cta_, warp, earlier, now, addr, bytes, severity);
+  report_unordered(cta_, warp, earlier, now, addr, bytes, severity, reads_two_stages(earlier, now, addr));
+}
+
+// Whether a wgmma or tcgen05 operation that meets a copy also reads what the same tensor map brought in another phase:
+// then its descriptor may reach into another stage. For reports only: it looks at every word of shared memory.
+bool ShadowState::reads_two_stages(const Touch& earlier, const Touch& now, uint32_t addr) const {
+  const auto multiplies = [](const Touch& t) { return !t.write && (t.kind == Kind::Wgmma || t.kind == Kind::Tcgen05); };
+  if (!(multiplies(now) && earlier.kind == Kind::TmaLoad) && !(multiplies(earlier) && now.kind == Kind::TmaLoad))
+    return false;
+  const Touch& product = multiplies(now) ? now : earlier;
+  const Touch& copy = multiplies(now) ? earlier : histories_.at(histories_.history_of_byte(addr)).write;
+  const Inst* const code = cta_.program.kernel.inst;
+  if (copy.kind != Kind::TmaLoad || code[copy.inst].op != OP_TMA_LOAD) return false;
+  bool found = false;
+  histories_.for_words([&](uint32_t id) {
+    const Touch& other = histories_.at(id).write;
+    if (found || other.kind != Kind::TmaLoad || code[other.inst].op != OP_TMA_LOAD) return;
+    if (code[other.inst].b != code[copy.inst].b) return;
+    if (other.component == copy.component && other.time == copy.time) return;
+    histories_.since(id, [&](const Touch& read) {
+      found |= read.component == product.component && read.time == product.time && read.inst == product.inst;
+    });
+  });
+  return found;
 }
 
 void ShadowState::same_value_or_race(Warp& warp, const Touch& earlier, const Touch& now, uint32_t addr,

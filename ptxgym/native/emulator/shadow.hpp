@@ -76,8 +76,9 @@ struct Shadow {
   virtual void group_wait(Warp&, int inst, Async, int lane, int64_t pending, bool read_only) = 0;
   virtual void cp_async_arrive(Warp&, int inst, Mbar&) = 0;  // cp.async.mbarrier.arrive
 
-  // ---- registers of wgmma. `watched()` has one byte per instruction, nullptr where the kernel has no wgmma; call
-  // `registers` before an instruction whose byte is not 0 executes (WGMMA itself excluded: async_begin does it).
+  // ---- registers of wgmma and tcgen05.ld. `watched()` has one byte per instruction, nullptr where the kernel has
+  // neither; call `registers` before an instruction executes whose byte has a bit of Warp::watch (WGMMA and TCGEN05_LD
+  // themselves excluded: async_begin and tmem_access do it).
   virtual const uint8_t* watched() const { return nullptr; }
   virtual void registers(Warp&, int) {}
   virtual void wgmma_fence(Warp&, int) {}

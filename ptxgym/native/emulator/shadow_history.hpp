@@ -48,6 +48,12 @@ class Histories {
     const uint32_t slot = granules_[address >> 2];
     return (slot & SPLIT) ? splits_[slot & ~SPLIT].part[address & 3] : slot;
   }
+  // Calls visit(history) for every word, without those that are split by bytes.
+  template <class Visit>
+  void for_words(Visit visit) const {
+    for (const uint32_t slot : granules_)
+      if (!(slot & SPLIT)) visit(slot);
+  }
   uint32_t written(const Touch& write);  // a write: what came before no longer matters
   uint32_t extended(uint32_t history,
                     const Touch& touch);  // a read or atomic; an older one by the same component gives way

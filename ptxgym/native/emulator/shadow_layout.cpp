@@ -39,7 +39,7 @@ void ShadowState::check_layout(Warp& warp, int inst, const Operand& operand, con
   if (d.swizzle == Swizzle::None || !cta_.shared_ok(d.start, 1)) return;
   const Touch& writer = histories_.at(histories_.history_of_byte(d.start)).write;
   const uint32_t phase = ((d.start >> 7) - d.base_offset) & (swizzle_period_bytes(d.swizzle) / 128 - 1);
-  if (phase && (writer.kind == Kind::Generic || writer.kind == Kind::CpAsync)) {
+  if (phase && (writer.kind == Kind::Generic || writer.kind == Kind::CpAsync || writer.kind == Kind::TmaLoad)) {
     if (FindingRecord* f =
             cta_.findings.add(cta_, &warp, -1, "descriptor.swizzle_base", Severity::Note, inst, writer.inst)) {
       f->say(

@@ -98,7 +98,7 @@ std::string order_after(const Touch& earlier, const Touch& now) {
 }  // namespace
 
 void report_unordered(Cta& cta, const Warp& warp, const Touch& earlier, const Touch& now, uint32_t addr, uint32_t bytes,
-                      Severity severity) {
+                      Severity severity, bool two_stages) {
   const char* code = unordered_code(earlier, now);
   FindingRecord* f = cta.findings.add(cta, &warp, -1, code, severity, now.inst, earlier.inst);
   if (!f) return;
@@ -110,7 +110,11 @@ void report_unordered(Cta& cta, const Warp& warp, const Touch& earlier, const To
     f->say("%s %s %s, which %s %s at line {@%d}: nothing orders them", later.c_str(), verb(now).c_str(), at.c_str(),
            sooner.c_str(), verb(earlier).c_str(), earlier.inst);
   }
-  f->mend("%s", order_after(earlier, now).c_str());
+  if (two_stages)
+    f->mend("The operation reads bytes of two copies of one tensor map. If one stage is meant, its descriptor reaches into "
+            "the next: check start address, LBO and SBO. If both are, wait for both, and refill neither before it is over.");
+  else
+    f->mend("%s", order_after(earlier, now).c_str());
   f->address = addr;
   parties(*f, now, earlier, addr, bytes);
 }

@@ -38,24 +38,26 @@ struct GroupQueue {
   bool pending() const { return issued > std::max(retired, handed_over); }
 };
 
-// A register that wgmma reads or writes until a wait, or that holds a value computed from one.
+// A register that wgmma reads or writes until a wait, or that tcgen05.ld writes, or that holds a value computed from one.
 struct FlyingRegister {
-  enum class Role : uint8_t { Accumulator, Fragment, Copy };
+  enum class Role : uint8_t { Accumulator, Fragment, Loaded, Copy };
   int32_t offset = 0;
-  int32_t writer = -1;  // the wgmma
+  int32_t writer = -1;  // the wgmma or tcgen05.ld
   int32_t reader = -1;  // Copy: the first instruction that computed with it
   uint32_t time = 0;    // of the wgmma in its queue
   uint32_t shape = 0;   // accumulators of one shape may follow each other
   Role role = Role::Accumulator;
+  bool loaded = false;  // by tcgen05.ld
 };
 
-// Which registers an instruction reads and writes, for kernels with wgmma.
+// Which registers an instruction reads and writes, for kernels with wgmma or tcgen05.ld.
 struct RegisterUse {
   enum : uint8_t {
     NONE = 0,
-    OPERAND = 1,
-    DERIVED = 2
-  };  // touches an operand of a wgmma; only values computed from one
+    OPERAND = 1,  // touches an operand of a wgmma
+    DERIVED = 2,  // only values computed from one
+    LOADED = 4,   // what a tcgen05.ld loaded, or values computed from it: matters until tcgen05.wait::ld
+  };
   std::vector<int32_t> reads, writes;
   bool pure = false;  // computes in registers only: an early value can still be waited for before it escapes
 };
@@ -89,11 +91,12 @@ class WarpRegisters {
   template <class Ended>
   void retire(uint32_t time, Ended ended) {
     for (size_t i = flying_.size(); i-- > 0;) {
-      if (flying_[i].time > time) continue;
+      if (flying_[i].loaded || flying_[i].time > time) continue;
       ended(flying_[i]);
       remove(flying_[i].offset);
     }
   }
+  void retire_loads();
   // Accesses by other instructions since the last wgmma.fence.
   void touch(int32_t offset, int inst);
   int touched(int32_t offset) const { return fenced_ ? touched_[static_cast<size_t>(offset >> 7)] - 1 : UNFENCED; }
@@ -246,6 +249,7 @@ class ShadowState final : public Shadow {
   bool fills_late(const Warp&, const Touch& before, const Touch& read, const Touch& now);
   void report_filled_late(const Warp&, const Touch& read, const Touch& now, uint32_t addr, uint32_t bytes);
   void same_value_or_race(Warp&, const Touch& earlier, const Touch& now, uint32_t addr, uint32_t bytes);
+  bool reads_two_stages(const Touch& earlier, const Touch& now, uint32_t addr) const;
   void settle();
   void unordered(const Warp&, const Touch& earlier, const Touch& now, uint32_t addr, uint32_t bytes, Severity);
   void report_split_barriers();
@@ -254,6 +258,8 @@ class ShadowState final : public Shadow {
   void issue_wgmma(Warp&, int inst);
   void report_unwritten(Warp&, int inst);
   void report_register(Warp&, int inst, const FlyingRegister&, bool writes);
+  void load_registers(Warp&, int inst);
+  void note_read_before_wait(Warp&, int inst, const FlyingRegister&);
   void report_early_copy(Warp&, const FlyingRegister&);
   std::string barrier_name(const Mbar&) const;
   void report_bytes(const Mbar&, const BarrierState&, const char* when);
@@ -320,7 +326,7 @@ std::string verb(const Touch&);
 void describe_pair(FindingRecord&, const Touch& now, const std::string& now_did, const Touch& earlier,
                    const std::string& earlier_did);
 void report_unordered(Cta&, const Warp&, const Touch& earlier, const Touch& now, uint32_t addr, uint32_t bytes,
-                      Severity);
+                      Severity, bool two_stages = false);
 void report_unfenced(Cta&, const Warp&, const Touch& earlier, const Touch& now, uint32_t addr, uint32_t bytes);
 void report_uninitialised(Cta&, const Warp&, const Touch& now, uint32_t addr, uint32_t bytes);
 void report_barrier_overwritten(Cta&, const Warp&, const Touch& init, const Touch& now, uint32_t addr, uint32_t bytes);

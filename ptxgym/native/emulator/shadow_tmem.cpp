@@ -70,6 +70,7 @@ void ShadowState::tmem_access(Warp& warp, int inst, TmemUse use, int lane, int c
     now.component = static_cast<uint16_t>(q.component);
     now.time = ++q.issued;
     q.last_inst = inst;
+    if (use == TmemUse::Load) load_registers(warp, inst);
   } else if (use != TmemUse::Dealloc) {
     const GroupQueue& q = queue(warp, Async::Tcgen05, lane);
     now.kind = Kind::Tcgen05;
@@ -103,6 +104,15 @@ void ShadowState::tmem_access(Warp& warp, int inst, TmemUse use, int lane, int c
       cell.shape = shape;
     }
   }
+}
+
+void ShadowState::load_registers(Warp& warp, int inst) {
+  const Inst& load = cta_.program.kernel.inst[inst];
+  for (int i = 0; i < load.nvec; ++i) {
+    const int32_t reg = cta_.program.kernel.pool[load.vec + i];
+    if (reg >= 0) of(warp).registers.add({reg, inst, -1, 0, 0, FlyingRegister::Role::Loaded, true});
+  }
+  warp.watch |= RegisterUse::LOADED;
 }
 
 // Sums that nothing has read, overwritten or freed: the first product of a tile must not accumulate, all others must,
@@ -298,6 +308,10 @@ void ShadowState::tmem_wait(Warp& warp, int, bool stores) {
   GroupQueue& q = stores ? w.tmem_stores : w.tmem_loads;
   if (!q.component) return;
   q.retired = q.issued;
+  if (!stores) {
+    w.registers.retire_loads();
+    warp.watch &= static_cast<uint8_t>(~RegisterUse::LOADED);
+  }
   w.now.raise(q.component, q.issued);
   w.after_fence.raise(q.component, q.issued);
   changed(w);

@@ -217,6 +217,17 @@ bool cells_allocated(Cta& cta, Warp& warp, const Inst& inst, int lane, const Mma
   return true;
 }
 
+// A note: legal, and seldom meant.
+void note_negation(Cta& cta, Warp& warp, const Inst& inst, int lane, const Mma& op, uint32_t bits) {
+  if (!op.form.negate_a && !op.form.negate_b) return;
+  FindingRecord* f = cta.findings.add(cta, &warp, lane, "tcgen05.negated", Severity::Note, cta.index_of(inst));
+  if (!f) return;
+  const char* what = !op.form.negate_b ? "A" : op.form.negate_a ? "A and B" : "B";
+  f->say("the instruction descriptor 0x%08x negates %s (bits 13 and 14)", bits, what);
+  f->party(0, warp_list({warp.id}).c_str(), "multiplied with the sign of %s changed", what);
+  f->mend("Leave bits 13 and 14 of the instruction descriptor 0 unless the product is to be subtracted.");
+}
+
 bool build(Cta& cta, Warp& warp, const Inst& inst, int lane, Mma& op) {
   const int32_t* d_operands = cta.pool(inst.vec);
   const uint32_t d_bits = warp.reg<uint32_t>(d_operands[0])[lane] +
@@ -233,6 +244,7 @@ bool build(Cta& cta, Warp& warp, const Inst& inst, int lane, Mma& op) {
               op.form.columns, why);
     return false;
   }
+  note_negation(cta, warp, inst, lane, op, idesc);
   op.d = TmemAddress::of(d_bits);
   op.accumulate = ((warp.pred(inst.c) >> lane & 1) != 0) != ((inst.flags & F_C_NOT) != 0);
   op.scale = static_cast<int>(inst.imm);
@@ -263,14 +275,39 @@ bool build(Cta& cta, Warp& warp, const Inst& inst, int lane, Mma& op) {
                op.b);
 }
 
-// "A single thread issuing the tcgen05.mma will result in the initiation of the whole operation": every lane that
-// executes it issues one of its own.
+// Several lanes that issue one and the same product. On purpose they would issue different ones.
+void warn_of_copies(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask, bool accumulate) {
+  const int first = first_lane(mask), lanes = __builtin_popcount(mask);
+  const auto same = [&](int32_t reg, bool wide, int lane) {
+    return wide ? warp.reg<uint64_t>(reg)[lane] == warp.reg<uint64_t>(reg)[first]
+                : warp.reg<uint32_t>(reg)[lane] == warp.reg<uint32_t>(reg)[first];
+  };
+  for (uint32_t rest = mask; rest; rest &= rest - 1) {
+    const int lane = first_lane(rest);
+    if (!same(inst.a, inst.stype == T_U64, lane) || !same(inst.b, true, lane) ||
+        !same(cta.pool(inst.vec)[0], false, lane))
+      return;
+  }
+  FindingRecord* f =
+      cta.findings.add(cta, &warp, first, "tcgen05.many_threads", Severity::Warning, cta.index_of(inst));
+  if (!f) return;
+  f->say("%d lanes of warp %d issue the same tcgen05.mma: each thread starts a whole product of its own, so %s", lanes,
+         warp.id,
+         accumulate ? "D grows by as many times A × B as there are lanes"
+                    : "D is computed as many times as there are lanes");
+  f->party(0, warp_list({warp.id}).c_str(), "issued it by lanes 0x%x", mask);
+  f->mend("Let one thread issue it: elect.sync (or lane 0) in one warp, and the tcgen05.commit with it.");
+}
+
+// "A single thread issuing the tcgen05.mma will result in the initiation of the whole operation" (PTX ISA 9.7.16.5):
+// every lane that executes it issues one of its own.
 Step mma(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
   const int at = cta.index_of(inst);
   for (uint32_t rest = mask; rest; rest &= rest - 1) {
     const int lane = first_lane(rest);
     auto op = std::make_unique<Mma>();
     if (!build(cta, warp, inst, lane, *op)) return Step::Fault;
+    if (rest == mask && (mask & (mask - 1))) warn_of_copies(cta, warp, inst, mask, op->accumulate);
     if (cta.multiply_adds)
       cta.multiply_adds[at] += static_cast<uint64_t>(op->form.rows) * static_cast<uint64_t>(op->form.columns) * K;
     if (cta.shadow) note(cta, warp, at, lane, *op);

@@ -169,7 +169,7 @@ Turn run_warp(Cta& cta, Warp& w, int64_t quantum) {
       w.cur = pc;
       Step step = Step::Next;
       if (mask) {
-        if (watched && watched[pc]) cta.shadow->registers(w, pc);
+        if (watched && watched[pc] & w.watch) cta.shadow->registers(w, pc);
         if (suspects && suspects[pc]) check_suspect(cta, w, inst, mask);
         const uint64_t events = cta.events;
         step = slot.handler(cta, w, inst, mask);

@@ -211,6 +211,12 @@ def workers_of(pid: int) -> list[int]:
     return found
 
 
+def cpu_seconds(pid: int) -> float:
+    """CPU time that a process has used, of user and system."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def test_a_crash_of_the_core_is_contained(build: Build, tmp_path: Path) -> None:
     cache = Cache(tmp_path / "cache")
     device = EmulatorDevice(cache=cache)
@@ -227,8 +233,10 @@ def test_a_crash_of_the_core_is_contained(build: Build, tmp_path: Path) -> None:
     thread.start()
     while not (fresh := set(workers_of(os.getpid())) - before):
         time.sleep(0.02)
-    time.sleep(1)
-    os.kill(fresh.pop(), signal.SIGSEGV)
+    worker = fresh.pop()
+    while cpu_seconds(worker) < 1.5:  # it has started and is in the kernel
+        time.sleep(0.05)
+    os.kill(worker, signal.SIGSEGV)
     thread.join()
     assert isinstance(caught[0], InfrastructureError) and "SIGSEGV" in str(caught[0])
     folder = next(path.parent for path in cache.root.glob("crash/*/*/job.json"))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ptxgym.device.emulator.core import Outcome
-from ptxgym.device.emulator.ir import UNSET_REGISTER
+from ptxgym.device.emulator.ir import OP, UNSET_REGISTER
 from tests.device.emulator.core.harness import Run, kernel, program, run
 
 STORE = "mul.wide.u32 %rd9, %r3, 4; add.s64 %rd9, %rd0, %rd9; st.global.u32 [%rd9], %r20;"
@@ -169,6 +169,59 @@ def test_budget_ends_an_endless_loop(threads: int) -> None:
         warp_instruction_budget=50_000,
     )
     assert done.launch.outcome == Outcome.BUDGET
+
+
+SCHEDULES = [{"schedule": "fair"}, {"schedule": "lazy"}]
+ENDLESS = {
+    "nothing": "L: bra L;",
+    "counter": "L: add.u32 %r20, %r20, 1; bra L;",
+    "barriers": "L: bar.sync 0; bra L;",
+    "stores": "L: st.global.u32 [%rd0], %r20; add.u32 %r20, %r20, 1; bra L;",
+}
+POLLS = {
+    "load": "L: ld.volatile.global.u32 %r10, [%rd1]; setp.eq.u32 %p1, %r10, 0; @%p1 bra L;",
+    "atomic": "L: atom.global.add.u32 %r10, [%rd1], 0; setp.eq.u32 %p1, %r10, 0; @%p1 bra L;",
+    "lock": "L: atom.global.cas.b32 %r10, [%rd1], 1, 2; setp.eq.u32 %p1, %r10, 0; @%p1 bra L;",
+}
+ENOUGH = 40_000_000
+
+
+@pytest.mark.parametrize("loop", ENDLESS)
+def test_a_loop_without_end_is_named(loop: str) -> None:
+    """Long before the budget is used up, by the first instruction of its body."""
+    text = kernel(f"mov.u32 %r20, 0;\n{ENDLESS[loop]}")
+    done = run(text, {"out": np.zeros(4, "<u4")}, grid=4, block=64, warp_instruction_budget=ENOUGH)
+    assert done.launch.outcome == Outcome.HANG and done.fatal == "emulator.endless_loop"
+    assert done.launch.warp_instructions < ENOUGH / 3
+    record = next(r for r in done.records if r["code"] == b"emulator.endless_loop")
+    head = next(i for i, inst in enumerate(program(text).decoded.inst) if inst["op"] == OP["BRA"])
+    assert record["inst"] == program(text).decoded.inst[head]["target"] and record["other_inst"] == head
+    assert b"lane 0 of warp 0 in CTA (0, 0, 0)" in record["message"]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+@pytest.mark.parametrize("loop", POLLS)
+def test_polls_that_nobody_answers(loop: str, schedule: dict[str, object]) -> None:
+    buffers = {"out": np.zeros(4, "<u4"), "flag": np.zeros(4, "<u4")}
+    done = run(kernel(POLLS[loop]), buffers, grid=4, block=64, warp_instruction_budget=ENOUGH, **schedule)
+    assert done.launch.outcome == Outcome.HANG and done.fatal == "emulator.livelock"
+    assert done.launch.warp_instructions < 1_000_000
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+@pytest.mark.parametrize("loop", POLLS)
+def test_polls_that_are_answered_late(loop: str, schedule: dict[str, object]) -> None:
+    """The last CTA counts for long without a store before it sets the flag."""
+    count = "LONG: add.u32 %r20, %r20, 1; setp.lt.u32 %p3, %r20, 300000; @%p3 bra LONG;"
+    body = f"""
+      mov.u32 %r20, 0; setp.eq.u32 %p2, %r1, 3; @%p2 bra SET;
+      {POLLS[loop]} bra DONE;
+    SET: {count} mov.u32 %r11, 1; st.volatile.global.u32 [%rd1], %r11;
+    DONE:
+    """
+    buffers = {"out": np.zeros(4, "<u4"), "flag": np.zeros(4, "<u4")}
+    done = run(kernel(body), buffers, grid=4, **schedule, warp_instruction_budget=ENOUGH)
+    assert done.launch.outcome == Outcome.OK, done.fatal
 
 
 def test_budget_counts_all_ctas() -> None:

@@ -7,7 +7,20 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tests.device.emulator.tcgen05.harness import PROLOGUE, SCHEDULES, START, Body, allocated, copy_in, fill, freed, run
+from ptxgym.device.emulator.findings import RECORD_DTYPE
+from tests.device.emulator.tcgen05.harness import (
+    PROLOGUE,
+    SCHEDULES,
+    START,
+    Body,
+    Run,
+    allocated,
+    copy_in,
+    dump,
+    fill,
+    freed,
+    run,
+)
 from tests.device.emulator.tcgen05.operands import bf16, instruction, small_integers
 from tests.device.emulator.tcgen05.test_mma import IMAGE, K, descriptors, image, mma
 
@@ -280,3 +293,79 @@ def test_relaxed_flag_with_fences_hands_tensor_memory_over(fence: bool, codes: s
     body.warp(0, f"{LOAD}\n{WAIT_LOADS}\n{before}\nsetp.eq.u32 p, tid, 0;\n@p st.relaxed.cta.shared.u32 [slot+8], 1;")
     poll = "POLL:\nld.relaxed.cta.shared.u32 r3, [slot+8];\nsetp.eq.u32 q, r3, 0;\n@q bra POLL;"
     assert run(freed(body.thread(32, f"{poll}\n{AFTER}\n{ISSUE}\n{COMMIT}").wait()), DATA).codes() == codes
+
+
+# ---- registers of tcgen05.ld before tcgen05.wait::ld (PTX ISA 9.7.16.6.4.5: a true dependency orders them by itself)
+
+KEEP = "mul.wide.u32 off, tid, 4;\nadd.u64 cursor, to, off;\nst.global.u32 [cursor], r4;"
+ADD = "add.u32 r4, r4, 1;"
+
+
+def loaded(*lines: str) -> Run:
+    return run(freed(allocated().add(fill(8)).add("\n".join((LOAD, *lines)))), out_bytes=512)
+
+
+def named(done: Run, code: str) -> list[tuple[int, int]]:
+    """The instructions that findings of a kind name."""
+    records = np.frombuffer(done.launch.records, RECORD_DTYPE)
+    return [(int(r["inst"]), int(r["other_inst"])) for r in records if r["code"].decode() == code]
+
+
+@pytest.mark.parametrize("lines", [(KEEP, WAIT_LOADS), (ADD, KEEP, WAIT_LOADS)])
+def test_a_loaded_register_that_is_stored_before_the_wait_is_noted(lines: tuple[str, ...]) -> None:
+    """Its value is right, hence no more than a note; it names the load and the first use."""
+    done = loaded(*lines)
+    assert done.ok and not done.codes()
+    assert done.words(128)[:2].tolist() == [lines[0] == ADD, 65536 + (lines[0] == ADD)]
+    [(use, load)] = named(done, "tcgen05.read_before_wait")
+    assert "is used before tcgen05.wait::ld" in done.message("tcgen05.read_before_wait")
+    assert use - load == (1 if lines[0] == ADD else 3)
+
+
+@pytest.mark.parametrize("lines", [(WAIT_LOADS, KEEP), (WAIT_LOADS, ADD, KEEP), (ADD, WAIT_LOADS, KEEP)])
+def test_a_loaded_register_that_is_used_after_the_wait_is_not(lines: tuple[str, ...]) -> None:
+    """What a compiler computes early and uses late neither."""
+    assert "tcgen05.read_before_wait" not in loaded(*lines).codes(0)
+
+
+def test_a_load_that_nothing_waits_for_is_found_where_its_cells_are_freed() -> None:
+    done = loaded(KEEP)
+    [(_, load)] = named(done, "tcgen05.read_before_wait")
+    assert [other for _, other in named(done, "tmem.dealloc_in_use")] == [load]
+
+
+def test_a_load_of_cells_whose_store_nothing_waits_for() -> None:
+    early = freed(allocated().add(fill(8).removesuffix(WAIT_STORES)).add(LOAD).add(WAIT_LOADS).add(WAIT_STORES))
+    assert run(early).codes(2) == {"tmem.read_early"}
+    assert not run(freed(allocated().add(fill(8)).add(LOAD).add(WAIT_LOADS))).codes()
+
+
+# ---- who issues
+
+
+def issued(lanes: str, accumulate: bool) -> Run:
+    body = operands(allocated().add(fill(8, "mov.u32 {r}, 0;")))
+    issue = f"setp.{lanes};\n@!q2 bra MANY;\n{mma(instruction(128, 8), accumulate)}\n{COMMIT}\nMANY:"
+    body.warp(0, issue.replace(COMMIT, f"setp.eq.u32 q2, tid, 0;\n@q2 {COMMIT}") if "lt" in lanes else issue)
+    body.wait().add(AFTER).add(dump(8))
+    return run(freed(body), DATA, out_bytes=128 * 32)
+
+
+def test_a_product_that_several_lanes_issue() -> None:
+    one, many = issued("eq.u32 q2, tid, 0", True), issued("lt.u32 q2, tid, 32", True)
+    assert "tcgen05.many_threads" in many.codes(1) and "tcgen05.many_threads" not in one.codes(0)
+    assert "32 lanes of warp 0" in many.message("tcgen05.many_threads")
+    assert "grows" in many.message("tcgen05.many_threads")
+    once, often = (done.output.view(np.float32).reshape(128, 8) for done in (one, many))
+    np.testing.assert_array_equal(often, 32 * once)
+    again = issued("lt.u32 q2, tid, 4", False)
+    assert "computed as many times" in again.message("tcgen05.many_threads")
+    np.testing.assert_array_equal(again.output.view(np.float32).reshape(128, 8), once)
+
+
+def test_a_product_that_is_subtracted_is_noted() -> None:
+    def product(bits: int) -> Run:
+        return run(freed(operands().thread(0, f"{mma(instruction(128, 8) | bits, False)}\n{COMMIT}").wait()), DATA)
+
+    assert "negates B" in product(1 << 14).message("tcgen05.negated")
+    assert "tcgen05.negated" not in product(0).codes(0)
