@@ -177,7 +177,14 @@ def train(arms: Sequence[str], seed: int, steps: int, cpu: bool, evaluator: Eval
     warm = tiny_model(tokenizer, seed)
     with tempfile.TemporaryDirectory() as folder:
         warm_up(warm, tokenizer, seed, folder, cpu)
-        return [grpo(arm, copy.deepcopy(warm), tokenizer, seed, steps, cpu, evaluator, folder) for arm in arms]
+        learnt = copy.deepcopy(warm.state_dict())
+        found = []
+        for arm in arms:
+            # A new model each time: a trainer wraps the forward of the model it had, and a copy would call that one.
+            model = tiny_model(tokenizer, seed)
+            model.load_state_dict(learnt)
+            found.append(grpo(arm, model, tokenizer, seed, steps, cpu, evaluator, folder))
+        return found
 
 
 def grpo(

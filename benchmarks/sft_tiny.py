@@ -1,11 +1,11 @@
-"""SFT on a Fixit set with a language model of some 350,000 weights: does its loss fall, do its greedy answers parse?
+"""SFT on a Fixit set with a language model of some 430,000 weights: does its loss fall, do its greedy answers parse?
 
 Model and tokenizer are made in place. The tokenizer may learn whole lines, so that a conversation of 20,000 tokens of a
-large model has some hundreds. The recipe is that of `ptxgym train sft`, with all weights instead of adapters: a model
+large model has some 2,000. The recipe is that of `ptxgym train sft`, with all weights instead of adapters: a model
 of this size has no knowledge that adapters could build on.
 
     python -m tests.fixit FOLDER                              # makes a set by scripted teachers, FOLDER/rows
-    python benchmarks/sft_tiny.py run FOLDER/rows OUT [--steps 300] [--held-out 6]
+    python benchmarks/sft_tiny.py run FOLDER/rows OUT [--steps 200] [--held-out 6]
     python benchmarks/sft_tiny.py plot OUT --svg LOSS.svg
 
 `run` needs TRL (`pip install 'ptxgym[trl]'`), `plot` vl-convert-python (`ptxgym[report]`).
@@ -49,7 +49,7 @@ def tiny_tokenizer(texts: Sequence[str]) -> Any:
     raw.train_from_iterator(
         texts,
         trainers.BpeTrainer(
-            vocab_size=4000,
+            vocab_size=8000,
             special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,
@@ -63,13 +63,13 @@ def tiny_tokenizer(texts: Sequence[str]) -> Any:
 def make_model(rows: Sequence[Row], folder: Path) -> int:
     """Write a model with random weights, as a user would name one; return how many it has."""
     import torch
-    from transformers import Qwen2Config, Qwen2ForCausalLM
+    from transformers import LlamaConfig, LlamaForCausalLM
 
     tokenizer = tiny_tokenizer([message.content for row in rows for message in (*row.prompt, *row.completion)])
     torch.manual_seed(SEED)
-    model = Qwen2ForCausalLM(
-        Qwen2Config(
-            vocab_size=len(tokenizer), hidden_size=64, intermediate_size=128, num_hidden_layers=2,
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(tokenizer), hidden_size=48, intermediate_size=96, num_hidden_layers=2,
             num_attention_heads=4, num_key_value_heads=4, max_position_embeddings=32768, tie_word_embeddings=True,
             eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, bos_token_id=None,
         )
@@ -164,7 +164,7 @@ def main() -> None:
     running = commands.add_parser("run")
     running.add_argument("data", type=Path)
     running.add_argument("out", type=Path)
-    running.add_argument("--steps", type=int, default=300)
+    running.add_argument("--steps", type=int, default=200)
     running.add_argument("--held-out", type=int, default=6)
     plotting = commands.add_parser("plot")
     plotting.add_argument("out", type=Path)

@@ -53,28 +53,34 @@ def grpo(
     trl, datasets = need("trl", WHO, EXTRA), need("datasets", WHO, EXTRA)
     settings = trainer_config(trl.GRPOConfig, recipe.trainer, output_dir=str(folder / CHECKPOINTS), seed=recipe.seed)
     tokenizer = load_tokenizer(recipe)
-    own = None if evaluator is not None else Evaluator(recipe.device, tier=recipe.tier)
+    judge = evaluator if evaluator is not None else Evaluator(recipe.device, tier=recipe.tier)
     try:
-        judge = evaluator or own
         Rollout.of_row(rows[0], judge)  # options that an episode does not take are told before a run begins
         front = Front(method="grpo", recipe=recipe, ptxgym=ptxgym.__version__, packages=packages())
         run = TrainRun(folder, front, resume=resume)
         from ptxgym.adapters.trl import KernelRollouts, kernel_reward
+        from ptxgym.train.drawing import DrawnRollouts, saving
 
+        callbacks = [callback(run.writer(tuple(logs)))]
+        if recipe.curriculum is None:
+            rollouts = KernelRollouts(rows, evaluator=judge)
+        else:
+            rollouts = DrawnRollouts(rows, recipe.curriculum, recipe.seed, run.checkpoint, judge)
+            callbacks.append(saving(rollouts.curriculum))
         trainer = trl.GRPOTrainer(
             model=recipe.model,
             args=settings,
             processing_class=tokenizer,
             train_dataset=datasets.Dataset.from_list(rows),
             reward_funcs=[kernel_reward],
-            rollout_func=KernelRollouts(rows, evaluator=judge),
+            rollout_func=rollouts,
             peft_config=adapters(recipe.lora),
-            callbacks=[callback(run.writer(tuple(logs)))],
+            callbacks=callbacks,
         )
         trainer.train(resume_from_checkpoint=None if run.checkpoint is None else str(run.checkpoint))
     finally:
-        if own is not None:
-            own.close()
+        if evaluator is None:
+            judge.close()
     steps = trainer.state.global_step
     return Trained(save_whole(trainer, tokenizer, folder), steps, run.metrics(), len(rows))
 

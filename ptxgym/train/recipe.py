@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
-from pydantic import Field, JsonValue, ValidationError, field_validator
+from pydantic import Field, JsonValue, ValidationError, field_validator, model_validator
 
 from ptxgym import content
 from ptxgym.device.cuda.model import Tier
@@ -71,6 +71,21 @@ class SftRecipe(TrainRecipe):
     """Rows that are not trained on; the loss on them is `eval_loss`."""
 
 
+class Band(Value):
+    """Rates of success that a curriculum keeps to (`ptxgym.curriculum`)."""
+
+    low: float = Field(default=0.2, ge=0, lt=1)
+    high: float = Field(default=0.8, gt=0, le=1)
+    success: float = Field(default=0.2, gt=0)
+    """Reward from which a rollout counts as one: under `reward = "final"` 0.2 is right, 0.5 on target instructions."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.low >= self.high:
+            raise ValueError(f"low {self.low} must be below high {self.high}")
+        return self
+
+
 class GrpoRecipe(TrainRecipe):
     """Group-relative policy optimisation on episodes, on variants to train on."""
 
@@ -80,6 +95,8 @@ class GrpoRecipe(TrainRecipe):
     """Of the environments' tasks; by default all that are to be trained on."""
     options: dict[str, JsonValue] = Field(default_factory=dict)
     """For every episode, what `Episode` takes, such as `turns`, `knowledge` or `reward`."""
+    curriculum: Band | None = None
+    """Draws which variant a group plays, by how rollouts went; by default all come up alike. For one process."""
     device: str = "auto"
     """Where kernels are judged: `auto`, `emulator` or `cuda`."""
     tier: Tier = "standard"

@@ -47,6 +47,7 @@ def test_settings_reach_into_tables(tmp_path: Path) -> None:
         ("[trainer]\noutput_dir = 'x'", "output_dir is decided by the option --out"),
         ("[trainer]\nmax_length = 10", "max_length is decided by the key most_tokens"),
         ("[lora]\nrank = 0", "lora.rank"),
+        ("[trainer]\ncompletion_only_loss = false", "completion_only_loss is decided by the rows"),
     ],
 )
 def test_wrong_keys_are_named(tmp_path: Path, text: str, said: str) -> None:
@@ -97,6 +98,11 @@ def test_held_out_and_unknown_variants_are_refused(variant: str) -> None:
         training_rows(recipe)
     with pytest.raises(UnknownNameError, match="PTX-Gemm-H100"):
         training_rows(GrpoRecipe(name="r", summary="", envs=("PTX-Gem-H100",)))
+
+
+def test_a_band_is_two_rates(tmp_path: Path) -> None:
+    with pytest.raises(ContentError, match=r"curriculum: low 0\.8 must be below high 0\.5"):
+        load_train_recipe(written(tmp_path, "[curriculum]\nlow = 0.8\nhigh = 0.5\n"), GrpoRecipe)
 
 
 def test_recipes_that_differ_say_where() -> None:
