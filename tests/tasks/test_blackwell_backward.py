@@ -186,7 +186,10 @@ def test_an_arrival_that_never_comes_is_a_hang(device: EmulatorDevice) -> None:
     failure = device.run(kernel, plan, buffers(task, drawn(WRAPS)), RunOptions())
     assert isinstance(failure, Failure) and failure.code == "emulator.deadlock"
     cause = failure.findings[0]
-    assert cause.source_line == "barrier_init(&shared.derivatives_used, kRowWarps + 1);" and cause.message in failure.message
+    assert (
+        cause.source_line == "barrier_init(&shared.derivatives_used, kRowWarps + 1);"
+        and cause.message in failure.message
+    )
     assert cause.parties[1].source_line == "barrier_wait(&shared.derivatives_used, block % 2);"
 
 
