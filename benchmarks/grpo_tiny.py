@@ -6,7 +6,8 @@ each tile another number of expected bytes; most others hang, race, or read what
 line is what `ptxgym train grpo` does: TRL's GRPOTrainer, `KernelRollouts`, `kernel_reward`, one verdict a text.
 
 A short SFT on settings drawn at random teaches the format, and nothing of which are right. From there each seed trains
-twice: on its rewards, and on its rewards shuffled within each group, the control.
+three times: on its rewards, on its rewards shuffled within each group, and on the rewards that the first run got at
+that step, dealt at random. The second control, unlike the first, cannot run dry once nothing is right any more.
 
     python benchmarks/grpo_tiny.py run OUT.json [--device emulator|cuda] [--seeds 5] [--steps 40]
     python benchmarks/grpo_tiny.py plot OUT.json … --svg CURVES.svg
@@ -56,7 +57,7 @@ CHATML = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 GROUP, WARM_UP_STEPS, WARM_UP_BATCH = 32, 100, 32
-ARMS = ("reward", "shuffled")
+ARMS = ("reward", "shuffled", "dealt")
 
 
 def line(setting: dict[str, str]) -> str:
@@ -164,7 +165,7 @@ def warm_up(model: Any, tokenizer: Any, seed: int, folder: str, cpu: bool) -> No
     ).train()  # fmt: skip
 
 
-def train(arms: Sequence[str], seed: int, steps: int, cpu: bool, evaluator: Evaluator) -> list[dict[str, Any]]:
+def train(seed: int, steps: int, cpu: bool, evaluator: Evaluator) -> list[dict[str, Any]]:
     """Runs that begin with the same model; of each the mean score of every step, before any shuffling."""
     import torch
     import transformers
@@ -178,18 +179,28 @@ def train(arms: Sequence[str], seed: int, steps: int, cpu: bool, evaluator: Eval
     with tempfile.TemporaryDirectory() as folder:
         warm_up(warm, tokenizer, seed, folder, cpu)
         learnt = copy.deepcopy(warm.state_dict())
-        found = []
-        for arm in arms:
+        found: list[dict[str, Any]] = []
+        first: list[list[float]] = []
+        for arm in ARMS:
             # A new model each time: a trainer wraps the forward of the model it had, and a copy would call that one.
             model = tiny_model(tokenizer, seed)
             model.load_state_dict(learnt)
-            found.append(grpo(arm, model, tokenizer, seed, steps, cpu, evaluator, folder))
+            found.append(grpo(arm, model, tokenizer, seed, steps, cpu, evaluator, folder, first))
         return found
 
 
 def grpo(
-    arm: str, model: Any, tokenizer: Any, seed: int, steps: int, cpu: bool, evaluator: Evaluator, folder: str
+    arm: str,
+    model: Any,
+    tokenizer: Any,
+    seed: int,
+    steps: int,
+    cpu: bool,
+    evaluator: Evaluator,
+    folder: str,
+    first: list[list[float]],
 ) -> dict[str, Any]:
+    """One run; `first` holds the rewards of the first arm, step by step, which that arm writes."""
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
@@ -199,20 +210,25 @@ def grpo(
     rng = random.Random(seed)
     means: list[float] = []
     right: list[float] = []
+    lines: list[float] = []
 
     class LineRollouts(KernelRollouts):
         def _begin(self, prompt: str) -> Rollout:
             return LineRollout.of_row(row, evaluator)
 
-    def reward(member: Any, **others: Any) -> list[float | None]:
-        paid = kernel_reward(member=member)
-        if any(each is None for each in paid):
+    def reward(member: Any, **others: Any) -> list[float]:
+        paid = [each for each in kernel_reward(member=member) if each is not None]
+        if len(paid) < len(member):
             raise RuntimeError("the machine failed at an evaluation")
-        means.append(statistics.fmean(each for each in paid if each is not None))
-        right.append(sum(each >= 0.5 for each in paid if each is not None) / len(paid))
-        if arm == "shuffled":
-            rng.shuffle(paid)
-        return paid
+        means.append(statistics.fmean(paid))
+        right.append(sum(each >= 0.5 for each in paid) / len(paid))
+        lines.append(sum("gemm_bias" in each.texts[0] for each in member) / len(paid))
+        if arm == "reward":
+            first.append(paid)
+            return paid
+        told = list(paid if arm == "shuffled" else first[len(means) - 1])
+        rng.shuffle(told)
+        return told
 
     row = {"env": ENV, "options": {"variant": VARIANT, "turns": 1, "reward": "final"}, "prompt": ASK}
     GRPOTrainer(
@@ -228,7 +244,7 @@ def grpo(
         rollout_func=LineRollouts([row], evaluator=evaluator),
     ).train()  # fmt: skip
     return {
-        "arm": arm, "seed": seed, "score": means, "right": right, "time_s": time.monotonic() - started,
+        "arm": arm, "seed": seed, "score": means, "right": right, "lines": lines, "time_s": time.monotonic() - started,
         "weights": sum(parameter.numel() for parameter in model.parameters()),
     }  # fmt: skip
 
@@ -258,15 +274,13 @@ def mann_whitney(one: Sequence[float], other: Sequence[float]) -> tuple[float, f
 
 def summary(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     rises = {arm: [rise(run["score"]) for run in runs if run["arm"] == arm] for arm in ARMS}
-    u, p = mann_whitney(rises["reward"], rises["shuffled"])
-    lasts = {
-        arm: [statistics.fmean(run["score"][-max(1, len(run["score"]) // 5) :]) for run in runs if run["arm"] == arm]
-        for arm in ARMS
-    }
-    return {"rise": rises, "last_fifth": lasts, "mann_whitney_u": u, "p_one_sided": p}
+    fifth = max(1, len(runs[0]["score"]) // 5)
+    lasts = {arm: [statistics.fmean(run["score"][-fifth:]) for run in runs if run["arm"] == arm] for arm in ARMS}
+    tests = {arm: mann_whitney(rises["reward"], rises[arm]) for arm in ARMS[1:]}
+    return {"rise": rises, "last_fifth": lasts, "u_and_p_one_sided_against": tests}
 
 
-_JOBS: list[tuple[Sequence[str], int, int, bool, Evaluator]] = []
+_JOBS: list[tuple[int, int, bool, Evaluator]] = []
 """What forked processes are to do: they inherit the evaluator with its verdicts, and only they import torch."""
 
 
@@ -284,8 +298,7 @@ def run(out: Path, device: str, seeds: int, steps: int, at_once: int, policy: st
     print(f"{len(scores)} settings judged in {judged_s:.0f} s", flush=True)
     for score in sorted(set(scores), reverse=True):
         print(f"  score {score:.3f}: {scores.count(score)}", flush=True)
-    together = [ARMS] if at_once < seeds * len(ARMS) else [(arm,) for arm in ARMS]
-    _JOBS.extend((arms, seed, steps, policy == "cpu", evaluator) for seed in range(seeds) for arms in together)
+    _JOBS.extend((seed, steps, policy == "cpu", evaluator) for seed in range(seeds))
     runs = []
     with multiprocessing.get_context("fork").Pool(at_once, maxtasksperchild=1) as pool:
         for done in pool.imap_unordered(_train, range(len(_JOBS))):
@@ -319,8 +332,7 @@ def plot(files: Sequence[Path], svg: Path) -> None:
             {"what": "best setting", "score": max(scores)},
             {"what": "settings at random", "score": statistics.fmean(scores)},
         ]
-        p, device = found["summary"]["p_one_sided"], found["device"]
-        panels.append(_panel(points, levels, f"{device}: exact one-sided p = {p:.3f}"))
+        panels.append(_panel(points, levels, "on an H200" if found["device"] == "cuda" else "on the emulator"))
     spec = {
         "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
         "hconcat": panels,
@@ -330,7 +342,11 @@ def plot(files: Sequence[Path], svg: Path) -> None:
     svg.write_text(vl_convert.vegalite_to_svg(spec, vl_version="5.21") + "\n")
 
 
-NAMES = {"reward": "GRPO on its rewards", "shuffled": "control: rewards shuffled within groups"}
+NAMES = {
+    "reward": "its own rewards",
+    "shuffled": "control: its rewards shuffled within the group",
+    "dealt": "control: the first run's rewards, dealt at random",
+}
 
 
 def _smooth(values: Sequence[float]) -> list[float]:
@@ -342,8 +358,9 @@ def _panel(points: list[dict[str, Any]], levels: list[dict[str, Any]], title: st
     step = {"field": "step", "type": "quantitative", "title": "step"}
     score = {"field": "score", "type": "quantitative", "title": "mean score of a group of 32"}
     colour = {
-        "field": "arm", "type": "nominal", "title": None, "legend": {"orient": "bottom", "labelLimit": 300},
-        "scale": {"domain": list(NAMES.values()), "range": ["#1f6feb", "#c2410c"]},
+        "field": "arm", "type": "nominal", "title": None,
+        "legend": {"orient": "bottom", "labelLimit": 320, "columns": 1, "symbolOpacity": 1, "symbolStrokeWidth": 2.5},
+        "scale": {"domain": list(NAMES.values()), "range": ["#1f6feb", "#c2410c", "#8a8a8a"]},
     }  # fmt: skip
     encoding = {"x": step, "y": score, "color": colour}
     return {
@@ -351,8 +368,9 @@ def _panel(points: list[dict[str, Any]], levels: list[dict[str, Any]], title: st
         "layer": [
             {"data": {"values": levels}, "mark": {"type": "rule", "strokeDash": [4, 4], "color": "#777"},
              "encoding": {"y": score}},
-            {"data": {"values": levels}, "mark": {"type": "text", "align": "left", "dy": -6, "dx": 4, "color": "#555"},
-             "encoding": {"y": score, "x": {"value": 0}, "text": {"field": "what"}}},
+            {"data": {"values": levels},
+             "mark": {"type": "text", "align": "right", "dy": -6, "dx": -4, "color": "#555"},
+             "encoding": {"y": score, "x": {"value": "width"}, "text": {"field": "what"}}},
             {"data": {"values": points}, "mark": {"type": "line", "opacity": 0.3, "strokeWidth": 1},
              "encoding": {**encoding, "detail": {"field": "seed"}}},
             {"data": {"values": points}, "mark": {"type": "line", "strokeWidth": 2.5},
