@@ -17,10 +17,11 @@ from ptxgym.agent import Agent, Checking, Identity, opening_messages
 from ptxgym.agent.loop import prompt_sha256
 from ptxgym.bench.recipe import AgentSpec, Arm, Recipe
 from ptxgym.build import find_toolchain
+from ptxgym.device.emulator.revision import emulator_revision
 from ptxgym.envs import EnvConfig, load_env
 from ptxgym.episode import Episode
 from ptxgym.errors import UsageError
-from ptxgym.evaluator import Evaluator, emulator_revision
+from ptxgym.evaluator import Evaluator
 from ptxgym.judge.conditions import secret_hash
 from ptxgym.judge.judge import JUDGE_REVISION
 from ptxgym.plan.record import RECORDER_REVISION
