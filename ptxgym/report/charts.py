@@ -239,7 +239,11 @@ def _cost_panel(series: Sequence[Series], kind: str, priced: bool, width: int) -
         "field": "cost",
         "type": "quantitative",
         "title": "cost of a trajectory (US dollars)" if priced else "tokens of a trajectory",
-        "axis": {"format": "~g" if priced else "~s", "tickCount": 6 if width > 400 else 4},
+        "axis": {
+            "format": "~g" if priced else "~s",
+            "tickCount": 6 if width > 400 else 4,
+            "labelExpr": "datum.value ? datum.label : '0'",
+        },
         "scale": {"nice": True, "zero": True},
     }
     if not any(float(str(row["cost"])) for row in rows):
@@ -248,9 +252,10 @@ def _cost_panel(series: Sequence[Series], kind: str, priced: bool, width: int) -
     y = {"field": "score", "type": "quantitative", "title": "best score", "scale": {"domain": [0, highest]}}
     y["axis"] = {"tickCount": 6}
     conditions = list(dict.fromkeys(visible(one.condition) for one in models))
-    shape = {"shape": {"field": "condition", "sort": conditions}} if len(conditions) > 1 else {}
+    marks = {"field": "condition", "sort": conditions, "legend": {"orient": "bottom"}}
+    shape = {"shape": marks} if len(conditions) > 1 else {}
     colour = colour_of_models(series)
-    of_anchor = {"y": {**y, "title": None}}
+    of_anchor = {"y": y}
     return {
         "width": width,
         "height": 260,
