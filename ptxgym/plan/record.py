@@ -45,7 +45,8 @@ class Argument(NamedTuple):
 class RecordLimits:
     """What the host code may use."""
 
-    cpu_s: int = 5
+    cpu_s: int = 3
+    """A hundred times what honest host code takes."""
     wall_s: float = 60.0
     """Nothing in the sandbox can block, so running out of it without CPU time is the machine's fault."""
     memory_bytes: int = 1 << 30
@@ -230,7 +231,12 @@ def _without_folder(message: str, build: Build) -> str:
 
 def _signalled(signal: int, limits: RecordLimits) -> Failure:
     if signal in (_SIGXCPU, _SIGKILL):
-        return _failure("plan.host_hang", f"host code used {limits.cpu_s} s of CPU time without returning from `run`")
+        used = f"host code used {limits.cpu_s} s of CPU time without returning from `run`"
+        return _failure(
+            "plan.host_hang",
+            f"{used} (constructors of static objects count): look for a loop that never ends; the host code is only to "
+            "prepare launches, the work is the kernels'",
+        )
     if signal == _SIGSYS:
         return _failure("plan.host_syscall", "host code made a system call that it may not make, with signals blocked")
     return _failure("plan.host_fault", f"host code died of signal {signal}")
