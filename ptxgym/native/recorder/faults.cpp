@@ -75,8 +75,9 @@ void on_other_fault(int signal, siginfo_t*, void*) {
             fail_in_handler("plan.host_abort", "host code aborted (abort(), a failed assert or an uncaught exception)");
         case SIGFPE: fail_in_handler("plan.host_fault", "host code divided an integer by zero");
         case SIGXCPU: {
-            char text[160];
-            std::snprintf(text, sizeof text, "host code used %llu s of CPU time without returning from `run`",
+            char text[256];
+            std::snprintf(text, sizeof text, "host code used %llu s of CPU time without returning from `run` (constructors of static objects "
+                          "count): look for a loop that never ends; host code prepares launches, kernels do the work",
                           cpu_limit_s);
             fail_in_handler("plan.host_hang", text);
         }
