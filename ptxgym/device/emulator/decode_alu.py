@@ -156,7 +156,9 @@ def _carry(op: str, kinds: str, flags: int) -> Builder:
     return build
 
 
-# ---- floating point
+# ---- floating point: PTX ISA 9.7.3 and 9.7.4
+
+_PAIRS = "two f32 numbers in a 64-bit register; sm_100 and later"
 
 
 def _float_rules() -> None:
@@ -167,6 +169,8 @@ def _float_rules() -> None:
         rule(mnemonic, [rounding(*IEEE, required=False), types("f64")], build, example="d, a, b")
         rule(mnemonic, [rounding("rn", required=False), FTZ, SAT, types("f16", "f16x2")], build, example="d, a, b")
         rule(mnemonic, [rounding("rn", required=False), types("bf16", "bf16x2")], build, example="d, a, b")
+        pairs = alu(op, "dab", family=family, multiply_adds=2 * count)
+        rule(mnemonic, [rounding(*IEEE, required=False), FTZ, types("f32x2")], pairs, note=_PAIRS, example="d, a, b")
     fma = alu("FMA", "dabc", family="fma", multiply_adds=1)
     for mnemonic in ("fma", "mad"):
         rule(mnemonic, [rounding(*IEEE, required=True), FTZ, SAT, types("f32")], fma, example="d, a, b, c")
@@ -174,6 +178,8 @@ def _float_rules() -> None:
     rule("fma", [rounding("rn", required=True), FTZ, SAT, types("f16", "f16x2")], fma, example="d, a, b, c")
     rule("fma", [rounding("rn", required=True), FTZ, *_must("relu"), types("f16", "f16x2")], fma, example="d, a, b, c")
     rule("fma", [rounding("rn", required=True), RELU, types("bf16", "bf16x2")], fma, example="d, a, b, c")
+    pairs = alu("FMA", "dabc", family="fma", multiply_adds=2)
+    rule("fma", [rounding(*IEEE, required=True), FTZ, types("f32x2")], pairs, note=_PAIRS, example="d, a, b, c")
     approx = FLAG["F_APPROX"]
     rule("div", [*word("approx"), FTZ, types("f32")], alu("DIV", "dab", flags=approx), example="d, a, b")
     rule("div", [*word("full"), FTZ, types("f32")], alu("DIV", "dab", flags=approx, imm=1), example="d, a, b")

@@ -172,8 +172,8 @@ T_CODE: Mapping[str, int] = {
     "pred": TYPE["T_PRED"], "b8": TYPE["T_U8"], "b16": TYPE["T_U16"], "b32": TYPE["T_U32"], "b64": TYPE["T_U64"],
     "b128": TYPE["T_B128"],
     **{name: TYPE["T_" + name.upper()] for name in (
-        "u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "f16", "f16x2", "bf16", "bf16x2", "f32", "f64", "tf32",
-        "e4m3", "e5m2", "e4m3x2", "e5m2x2")},
+        "u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "f16", "f16x2", "bf16", "bf16x2", "f32", "f32x2",
+        "f64", "tf32", "e4m3", "e5m2", "e4m3x2", "e5m2x2")},
 }  # fmt: skip
 """PTX type name → `enum Type`."""
 

@@ -134,6 +134,7 @@ def _mma_rules() -> None:
 
 # ---- wgmma
 
+_EIGHT_BITS = ("e4m3", "e5m2")
 _TARGET = FEATURE["FEAT_TARGET"] | FEATURE["FEAT_ASYNC"] | _SHARED
 
 
@@ -162,10 +163,12 @@ def _major(bit: str) -> Handler:
 
 
 def _wgmma(form: Form) -> Template | None:
-    kind = form["type"]
-    if form["btype"] != form["stype"] or (kind == "f16" and form["stype"] != "f16"):
+    kind, elements = form["type"], form["stype"]
+    small = elements in _EIGHT_BITS
+    if (form["btype"] != elements and not small) or (kind == "f16" and elements != "f16" and not small):
         return None
-    n = int(form["shape"].split("n")[1].split("k")[0])
+    _, n, k = _extents(form["shape"])
+    either_major = elements in ("f16", "bf16")
     accumulators, register = (n // 2, "f32") if kind == "f32" else (n // 4, "b32")
     from_registers, from_shared = vector_source(4, "b32", second=True), source("a", "b64")
 
@@ -180,10 +183,11 @@ def _wgmma(form: Form) -> Template | None:
         _sign("F_NEG_A"),
         _sign("F_NEG_B"),
     )
-    with_a_in_registers, with_a_in_shared = (
-        (*head, _major("F_TRANS_B")),
-        (*head, _major("F_TRANS_A"), _major("F_TRANS_B")),
-    )
+    with_a_in_registers: tuple[Handler, ...] = head
+    with_a_in_shared: tuple[Handler, ...] = head
+    if either_major:
+        with_a_in_registers = (*head, _major("F_TRANS_B"))
+        with_a_in_shared = (*head, _major("F_TRANS_A"), _major("F_TRANS_B"))
 
     def custom(context: Context, row: Row, operands: tuple[Operand, ...]) -> None:
         in_registers = len(operands) > 1 and isinstance(operands[1], Vector)
@@ -201,28 +205,33 @@ def _wgmma(form: Form) -> Template | None:
         form,
         custom=custom,
         family="wgmma",
-        warp_multiply_adds=16 * n * 16,  # a quarter of the warpgroup's 64 · N · 16
+        warp_multiply_adds=16 * n * k,  # a quarter of the warpgroup's 64 · N · K
         features=_TARGET,
-        flags=_ALIGNED,
+        flags=_ALIGNED | (FLAG["F_B_E5M2"] if form["btype"] == "e5m2" else 0),
         imm=n,
     )
 
 
 def _wgmma_rules() -> None:
     head = word("sync", "aligned")
-    for kind, kinds in (("f16", ("f32", "f16")), ("bf16", ("f32",))):
+    for elements, kinds, k, majors in (
+        (("f16",), ("f32", "f16"), 16, ", 0, 0"),
+        (("bf16",), ("f32",), 16, ", 0, 0"),
+        (("tf32",), ("f32",), 8, ""),
+        (_EIGHT_BITS, ("f32", "f16"), 32, ""),
+    ):
         rule(
             "wgmma",
             [
                 *word("mma_async"),
                 *head,
-                Slot("shape", {f"m64n{n}k16": {} for n in range(8, 257, 8)}),
+                Slot("shape", {f"m64n{n}k{k}": {} for n in range(8, 257, 8)}),
                 types(*kinds),
-                types(kind, slot="stype"),
-                types(kind, slot="btype"),
+                types(*elements, slot="stype"),
+                types(*elements, slot="btype"),
             ],
             _wgmma,
-            example="{d0, …}, descriptor_a, descriptor_b, p, 1, 1, 0, 0",
+            example=f"{{d0, …}}, descriptor_a, descriptor_b, p, 1, 1{majors}",
         )
     for name, op in (("fence", "WGMMA_FENCE"), ("commit_group", "WGMMA_COMMIT")):
         rule(

@@ -47,7 +47,8 @@ _CASES: tuple[tuple[str, Test, str], ...] = (
      "m8n8k16, m16n8k16 and m16n8k32 (s8, u8)"),
     ("wgmma", lambda m: any(x.startswith("sp") for x in m), "sparse matrix instructions are not emulated"),
     ("wgmma", lambda m: "mma_async" in m,
-     "emulated: m64nNk16 with f16 or bf16 operands, accumulators f32 (or f16 with f16 operands)"),
+     "emulated: m64nNk16 with f16 or bf16, m64nNk32 with e4m3 or e5m2, m64nNk8 with tf32 operands; accumulators f32 "
+     "(or f16 with f16, e4m3 or e5m2 operands)"),
     ("shfl", lambda m: "sync" not in m, "without .sync it does not exist on sm_70 and later; use shfl.sync"),
     ("vote", lambda m: "sync" not in m, "without .sync it does not exist on sm_70 and later; use vote.sync"),
     ("ld", lambda m: "mmio" in m, "memory-mapped input and output is not emulated"),
@@ -55,10 +56,6 @@ _CASES: tuple[tuple[str, Test, str], ...] = (
     ("st", lambda m: "async" in m, "of st.async, the weak form to shared::cluster with an mbarrier is emulated"),
     ("red", lambda m: "async" in m, "of red.async, relaxed.cluster to shared::cluster with an mbarrier is emulated"),
     ("redux", lambda m: "f32" in m, _BLACKWELL),
-    ("fma", lambda m: "f32x2" in m, _BLACKWELL),
-    ("add", lambda m: "f32x2" in m, _BLACKWELL),
-    ("sub", lambda m: "f32x2" in m, _BLACKWELL),
-    ("mul", lambda m: "f32x2" in m, _BLACKWELL),
 )  # fmt: skip
 
 

@@ -187,7 +187,7 @@ class DecodedKernel:
     thread_multiply_adds: NDArray[np.int64]
     """Per instruction: multiply-adds of one thread's execution (fma 1, hfma2 2)."""
     warp_multiply_adds: NDArray[np.int64]
-    """Per instruction: multiply-adds of one warp's execution (mma.sync m16n8k16: 2048; wgmma m64nNk16: 64·N·16 ÷ 4)."""
+    """Per instruction: multiply-adds of one warp's execution (mma.sync m16n8k16: 2048; wgmma m64nNkK: 64·N·K ÷ 4)."""
     lines: NDArray[np.int32]
     """Per instruction: line of the submission's own source; 0 where it has none."""
     relocations: tuple[Relocation, ...]

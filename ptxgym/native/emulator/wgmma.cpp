@@ -182,8 +182,9 @@ Step wgmma_wait(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
 Handler bind_wgmma(const Inst& inst) {
   switch (inst.op) {
     case OP_WGMMA: {
-      const bool elements = inst.stype == T_BF16 || inst.stype == T_F16;
-      const bool result = inst.type == T_F32 || (inst.type == T_F16 && inst.stype == T_F16);
+      const bool bytes = inst.stype == T_E4M3 || inst.stype == T_E5M2;
+      const bool elements = is_half(inst.stype) || inst.stype == T_TF32 || bytes;
+      const bool result = inst.type == T_F32 || (inst.type == T_F16 && (inst.stype == T_F16 || bytes));
       const bool shape =
           inst.imm >= 8 && inst.imm <= 256 && inst.imm % 8 == 0 && inst.nvec == inst.imm / (inst.type == T_F32 ? 2 : 4);
       return elements && result && shape ? wgmma : nullptr;

@@ -161,14 +161,16 @@ void Collective::run(Cta& cta) {
     if (bytes == &a && a_in_registers()) continue;
     check_operand_layout(cta, cta.warps[static_cast<size_t>(group * 4)], inst, *bytes, bytes == &a ? "A" : "B", "wgmma",
                          "62-63");
-    note_element_type(cta, cta.warps[static_cast<size_t>(group * 4)], inst, *bytes, bytes == &a ? "A" : "B", "wgmma",
-                      bf16);
+    if (is_half(form->stype))
+      note_element_type(cta, cta.warps[static_cast<size_t>(group * 4)], inst, *bytes, bytes == &a ? "A" : "B", "wgmma",
+                        bf16);
     mark_operand_read(cta, *bytes, inst);
   }
   if (cta.grid.zero_target_results) {
     clear_accumulators(cta, *this);
     return;
   }
+  if (!is_half(form->stype)) return multiply_elements(cta, *this);
   if (a_in_registers()) {
     gather_registers(cta, *this, bf16, form->flags & F_NEG_A, scratch.a);
   } else {

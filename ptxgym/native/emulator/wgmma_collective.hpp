@@ -33,6 +33,9 @@ struct Collective : AsyncOp {
   void run(Cta&) override;
 };
 
+inline bool is_half(uint8_t type) { return type == T_F16 || type == T_BF16; }
+void multiply_elements(Cta&, const Collective&);  // all others (wgmma_elements.cpp)
+
 // What reading an operand tells of the tensor copies that wrote it: a swizzle other than theirs is an error.
 void check_operand_layout(Cta&, const Warp&, int inst, const OperandBytes&, const char* name, const char* reader,
                           const char* swizzle_bits);

@@ -117,6 +117,25 @@ def test_packed_halves_are_two_scalars(opcode: str, kind: str, data: st.DataObje
         np.testing.assert_array_equal(half, want)
 
 
+@pytest.mark.parametrize(
+    "opcode", ["fma.rn.f32x2", "fma.rz.ftz.f32x2", "add.f32x2", "sub.rm.f32x2", "mul.rp.ftz.f32x2"]
+)
+@QUICK
+@given(data=st.data())
+def test_pairs_of_single_precision_are_two_scalars(opcode: str, data: st.DataObject) -> None:
+    """PTX ISA 9.7.3.3 to 9.7.3.6: each half of a 64-bit register by itself."""
+    op, *modifiers = opcode.split(".")
+    mode = next((word for word in modifiers if word in ("rn", "rz", "rm", "rp")), "rn")
+    count, ftz = 3 if op == "fma" else 2, "ftz" in modifiers
+    low, high = data.draw(operands(FORMATS["f32"], count)), data.draw(operands(FORMATS["f32"], count))
+    packed = [lo.astype("<u8") | (hi.astype("<u8") << np.uint64(32)) for lo, hi in zip(low, high, strict=True)]
+    got = apply(f"{opcode} %d, {', '.join('%' + n for n in 'abc'[:count])};", "b64", ["b64"] * count, *packed)
+    for half, sources in ((got & np.uint64(0xFFFFFFFF), low), (got >> np.uint64(32), high)):
+        lanes = zip(*sources, strict=True)
+        want = [arithmetic(op, FORMATS["f32"], mode, ftz, False, *map(int, lane)) for lane in lanes]
+        np.testing.assert_array_equal(half, want)
+
+
 def extreme(form: Format, larger: bool, propagate: bool, a: int, b: int) -> int:
     if form.is_nan(a) or form.is_nan(b):
         if propagate or (form.is_nan(a) and form.is_nan(b)):

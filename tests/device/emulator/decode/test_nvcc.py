@@ -19,7 +19,7 @@ REFUSED = {
     "refused_malloc": ("emulator.device_malloc", "call of device function malloc"),
     "refused_call": ("emulator.device_call", "__forceinline__"),
     "refused_indirect": ("emulator", "function pointers"),
-    "refused_fp8": ("emulator.not_emulated", "m64nNk16"),
+    "refused_s8": ("emulator.not_emulated", "m64nNk16"),
 }
 
 
@@ -119,7 +119,7 @@ def test_checks_of_a_module_list_every_kernel(ptx: str) -> None:
 def test_the_newer_front_end_prints_another_style(tmp_path: Path) -> None:
     """For sm_100a nvcc 13.0 uses the front end of later versions: `.b32 %f`, `mov.b32`, `.ptr` parameters."""
     report = forms.check_module(compiled(tmp_path / "newer.ptx", "sm_100a"), str(SOURCE))
-    assert {name for name, refused in report.items() if refused} == set(REFUSED) - {"refused_fp8"}
+    assert {name for name, refused in report.items() if refused} == set(REFUSED) - {"refused_s8"}
 
 
 def test_unreadable_ptx_is_a_failure_of_its_own() -> None:

@@ -15,11 +15,12 @@ from tests.device.emulator.decode.support import DECLARATIONS, HEAD
 NEWER = {
     "ld.global.v8.b32 {v0, v1, v2, v3, v4, v5, v6, v7}, [a64]",
 }
-"""Forms of sm_100 that the decoder takes as well, beside the tcgen05 family and copies with .cta_group."""
+"""Forms of sm_100 that the decoder takes as well, beside the tcgen05 family, copies with .cta_group and .f32x2."""
 
 
 def _is_newer(instruction: str) -> bool:
-    return instruction in NEWER or ".cta_group::" in instruction or instruction.startswith("tcgen05.")
+    newer = ".cta_group::" in instruction or ".f32x2 " in instruction
+    return newer or instruction in NEWER or instruction.startswith("tcgen05.")
 
 
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
