@@ -181,7 +181,7 @@ def test_wrong_settings_exit_with_2_before_anything_is_written(tmp_path: Path) -
         (("--agent", "openai", "--set", "modl=x"), "did you mean 'model'"),
         (("--agent", "openai", "--set", "model"), "must be key=value"),
         (("--agent", "naive", "--knowledge", "recipe"), "did you mean 'recipes'"),
-        (("--agent", "naive", "--turns", "0"), "turns=0"),
+        (("--agent", "naive", "--turns", "0"), "turns must be a whole number from 1 to 1000, not 0"),
         (("--agent", "naive", "--device", "gpu"), "not 'gpu'"),
     ):
         done = ptxgym(*run, *arguments)

@@ -136,7 +136,7 @@ def test_verdicts_of_this_sitting_outlive_the_memory_of_evaluators(
     sittings: Sittings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the machine fails late, an episode is played again with the verdicts on record, however many came since."""
-    monkeypatch.setattr("ptxgym.evaluator.VERDICTS_KEPT", 1)
+    monkeypatch.setattr("ptxgym.memory.VERDICTS_KEPT", 1)
     asked = Counter[int]()
 
     def answer(turn: TurnContext) -> Reply | Exception:
