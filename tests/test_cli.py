@@ -254,6 +254,11 @@ def test_corpus_says_what_decodes_what_is_refused_and_what_does_not_compile(
     assert "refused in 1 file: tensormap.replace.tile.rank" in ran.out
 
 
+def test_a_file_without_end_is_refused(run: Callable[..., Ran]) -> None:
+    ran = run("eval", "/dev/zero", *ENV)
+    assert (ran.code, ran.err) == (2, "ptxgym: /dev/zero is no kernel file: it has more than 64 MiB\n")
+
+
 def test_demo_tells_the_story(run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
     ran = run("demo")
     assert ran.code == 0, ran.err

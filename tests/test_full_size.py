@@ -141,10 +141,10 @@ def test_work_left_out_at_the_size_that_is_timed_is_refused(check: Checker, text
 @pytest.mark.parametrize(
     ("text", "note"),
     [
-        (kernel(), "of 229,376 CTAs of gemm one was executed here; it wrote 256 elements of C, which are right"),
+        (kernel(), "one of 229,376 CTAs of gemm was executed; it wrote 256 elements of C, which are right"),
         (kernel(grid="dim3(1024, 1024)"), "had nothing to do"),
-        (kernel(text=PERSISTENT, host=QUERY), "of 16,384 CTAs of gemm one was executed here; it "),
-        (kernel(text=PERSISTENT), "of 132 CTAs of gemm one was executed here; it works and had not ended"),
+        (kernel(text=PERSISTENT, host=QUERY), "one of 16,384 CTAs of gemm was executed; it "),
+        (kernel(text=PERSISTENT), "one of 132 CTAs of gemm was executed; it works and had not ended"),
         (kernel(text=SPLIT), "it stores results; their values were not checked"),
     ],
     ids=["plain", "grid for the largest size", "a CTA for each SM", "132 CTAs", "two launches and atomics"],

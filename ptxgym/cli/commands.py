@@ -13,6 +13,7 @@ import ptxgym
 from ptxgym.cli.clustering import cluster
 from ptxgym.cli.console import Exit, out, plain, style_of
 from ptxgym.cli.fixing import fixit
+from ptxgym.cli.serving import serve
 from ptxgym.cli.training import train
 from ptxgym.errors import UsageError
 
@@ -29,7 +30,7 @@ app = typer.Typer(
 _FLAG = ""
 """Metavar of what takes no value."""
 EnvOption = Annotated[str, typer.Option("--env", metavar="ID", help="Such as PTX-Gemm-H100; see `ptxgym list`.")]
-DeviceOption = Annotated[str, typer.Option("--device", help="auto, emulator or cuda.")]
+DeviceOption = Annotated[str, typer.Option("--device", help="auto, emulator, cuda, or the address of a service.")]
 VariantOption = Annotated[
     str | None,
     typer.Option("--variant", metavar="NAME", help="Of the environment's task; see `ptxgym list --variants`."),
@@ -259,6 +260,7 @@ app.add_typer(tasks, name="tasks")
 app.add_typer(fixit, name="fixit")
 app.add_typer(cluster, name="cluster")
 app.add_typer(train, name="train")
+app.command()(serve)
 
 
 @tasks.command()
@@ -315,6 +317,10 @@ def cache(
     show_cache(clear=clear)
 
 
+MOST_READ_BYTES = 64 << 20
+"""Of a file or a pipe, which may have no end; the judge refuses far smaller ones, and says how many bytes they have."""
+
+
 def read_source(file: Path) -> str:
     """Return the text of a kernel file; bytes that are no UTF-8 become lone surrogates, which the judge refuses.
 
@@ -323,11 +329,14 @@ def read_source(file: Path) -> str:
     """
     try:
         if str(file) != "-":
-            raw = file.read_bytes()
+            with file.open("rb") as opened:
+                raw = opened.read(MOST_READ_BYTES + 1)
         elif sys.stdin is None:
             raise UsageError("cannot read standard input: it is closed")
         else:
-            raw = sys.stdin.buffer.read()
+            raw = sys.stdin.buffer.read(MOST_READ_BYTES + 1)
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror}") from error
+    if len(raw) > MOST_READ_BYTES:
+        raise UsageError(f"{file} is no kernel file: it has more than {MOST_READ_BYTES >> 20} MiB")
     return raw.decode("utf-8", "surrogateescape")

@@ -319,8 +319,8 @@ def _seen(size: str, plan: LaunchPlan, sample: Sample, what: str) -> str:
     launch = sample.launches[index]
     idle = f"; {launch.idle} of {launch.ran} sampled had nothing to do" if launch.idle else ""
     return (
-        f"the size that is timed ({size}): of {launch.units:,} {_noun(plan.launches[index])}s of {_name(launch)} one "
-        f"was executed here; {what}{idle}"
+        f"the size that is timed ({size}) beyond a sample: one of {launch.units:,} {_noun(plan.launches[index])}s of "
+        f"{_name(launch)} was executed; {what}{idle}"
     )
 
 
