@@ -92,7 +92,7 @@ class ReplayAgent:
 
     def _file(self, number: int) -> Reply:
         if number > len(self._files):
-            raise NoMoreAnswers(f"{self._path} holds {len(self._files)} answers, none for turn {number}")
+            raise NoMoreAnswers(f"{self._path} has no answer for turn {number}: it holds {len(self._files)}")
         file = self._files[number - 1]
         text = file.read_text(encoding="utf-8", errors="replace")
         return Reply(fenced(text) + "\n" if file.suffix == ".cu" else text, model=self.name, usage=Usage(cost_usd=0.0))

@@ -156,7 +156,7 @@ def test_replay_of_a_folder(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("not an answer")
     agent = load_agent("replay", path=str(tmp_path))
     assert [answer(agent, number=n).text for n in (1, 2)] == ["```cuda\nfirst\n```\n", "second, in words"]
-    with pytest.raises(NoMoreAnswers, match="holds 2 answers, none for turn 3"):
+    with pytest.raises(NoMoreAnswers, match="has no answer for turn 3: it holds 2"):
         answer(agent, number=3)
 
 

@@ -162,7 +162,9 @@ def test_replay_of_fewer_answers_than_turns_ends_when_they_do(run: Run, tmp_path
         *("run", "--env", "PTX-Gemm-H100", "--agent", "replay", "--set", f"path={answers}"),
         *("--turns", 4, "--device", "emulator", "--out", "there"),
     )
-    assert ran.code == 0 and "ended after turn 1 of 4: " in ran.out and "holds 1 answers, none for turn 2" in ran.out
+    assert (
+        ran.code == 0 and "ended after turn 1 of 4: " in ran.out and "has no answer for turn 2: it holds 1" in ran.out
+    )
     (episode,) = read_run(tmp_path / "there").episodes
     assert (episode.status, episode.turns) == ("done", 1)
 
