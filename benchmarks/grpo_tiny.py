@@ -56,7 +56,7 @@ CHATML = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-GROUP, WARM_UP_STEPS, WARM_UP_BATCH = 32, 100, 32
+GROUP, WARM_UP_STEPS, WARM_UP_BATCH, RATE = 32, 100, 32, 1e-3
 ARMS = ("reward", "shuffled", "dealt")
 
 
@@ -235,7 +235,7 @@ def grpo(
         model=model,
         args=GRPOConfig(
             output_dir=folder, per_device_train_batch_size=GROUP, num_generations=GROUP, max_steps=steps,
-            learning_rate=1e-3, lr_scheduler_type="constant", max_completion_length=64, seed=seed, use_cpu=cpu,
+            learning_rate=RATE, lr_scheduler_type="constant", max_completion_length=64, seed=seed, use_cpu=cpu,
             bf16=False, save_strategy="no", report_to=[], disable_tqdm=True, logging_strategy="no",
         ),
         processing_class=tokenizer,
