@@ -120,7 +120,7 @@ def test_written_file_is_not_there(texts: dict[str, str], evaluator: Evaluator) 
 def test_good_kernel_is_judged_right_between_bad_ones(
     texts: dict[str, str], kernels: dict[str, tuple[Solution, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ptxgym.evaluator.VERDICTS_KEPT", 0)
+    monkeypatch.setattr("ptxgym.memory.VERDICTS_KEPT", 0)
     with Evaluator() as evaluator:
         for name in ("out_of_bounds", "mbarrier_deadlock", "fork_bomb", "writes_input", "assert_fails"):
             assert evaluator.evaluate(texts[name], "gemm").status is not Status.OK
@@ -153,7 +153,7 @@ def _rss_mib(process: int) -> float:
 
 def leaves_nothing(texts: dict[str, str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Judge `texts` again and again in this process, from scratch each time, and compare before and after."""
-    monkeypatch.setattr("ptxgym.evaluator.VERDICTS_KEPT", 0)
+    monkeypatch.setattr("ptxgym.memory.VERDICTS_KEPT", 0)
     cache = Cache(folder)
     others = set(_descendants(os.getpid()))
     with Evaluator(cache=cache, random_schedules=1) as evaluator:
