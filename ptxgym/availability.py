@@ -8,6 +8,7 @@ import importlib.util
 from ptxgym.device.cuda.gpu import Gpu, gpu_for, why_none
 from ptxgym.device.cuda.model import TIERS, Tier
 from ptxgym.errors import UsageError
+from ptxgym.serve.connection import check_address, is_address
 from ptxgym.task import ARCHITECTURES, Task
 
 GPU_PACKAGES = {"torch": "torch", "cupy-cuda13x": "cupy", "cuda-bindings": "cuda.bindings"}
@@ -34,13 +35,18 @@ def check_evaluator(evaluator: object) -> None:
 
 
 def check_device(name: object) -> None:
-    """Accept the name of a device that can be had here.
+    """Accept the name of a device that can be had here, or the address of a service, which is not asked yet.
 
     Raises:
         UsageError: if there is none of that name, or `cuda` cannot be had: no GPU, or a package is missing.
     """
+    if isinstance(name, str) and is_address(name):
+        check_address(name)
+        return
     if name not in ("auto", "emulator", "cuda"):
-        raise UsageError(f"device must be 'auto', 'emulator' or 'cuda', not {name!r}")
+        raise UsageError(
+            f"device must be 'auto', 'emulator' or 'cuda', not {name!r}; or the address of a service, http://host:port"
+        )
     if name != "cuda":
         return
     if all(gpu_for(arch) is None for arch in ARCHITECTURES):

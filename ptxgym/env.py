@@ -110,7 +110,8 @@ class KernelEnv(gym.Env[Observation, str]):
             stop: Overrides the stop rule: `never`, `target_ok` or `speedup:<x>`.
             feedback_bytes: Overrides the cap of each feedback.
             knowledge: Overrides the parts of the architecture's knowledge pack that the prompt holds; `all` expands.
-            device: `auto` (a GPU of the task's generation where there is one), `emulator` or `cuda`.
+            device: `auto` (a GPU of the task's generation where there is one), `emulator`, `cuda`, or the address of a
+                service (`http://host:port`, of `ptxgym serve`).
             tier: How a GPU measures: `rl`, `standard` or `publish`; where kernels are emulated, `standard` alone.
             evaluator: Instead of the one that this process shares; it is not closed with the environment.
             render_mode: `ansi`: `render()` returns the feedback.

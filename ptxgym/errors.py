@@ -48,3 +48,7 @@ class Overloaded(InfrastructureError):
 
 class ResourcesMissing(UsageError):
     """Raised when a cluster or machine lacks what a service was asked to use; names what is there."""
+
+
+class AccessDenied(UsageError):
+    """Raised when a service does not know the caller's token; the message says where the token is to be put."""

@@ -31,10 +31,13 @@ from ptxgym.device.cuda.model import Tier
 from ptxgym.device.emulator.revision import emulator_revision
 from ptxgym.device.protocol import Device
 from ptxgym.errors import UsageError
-from ptxgym.judge.conditions import Case, Conditions, conditions, run_secret
+from ptxgym.judge.conditions import Case, Conditions, conditions, run_secret, secret_hash
 from ptxgym.judge.judge import JUDGE_REVISION
 from ptxgym.memory import Key, Memory
-from ptxgym.task import Task, load_arch, load_task
+from ptxgym.serve.connection import is_address
+from ptxgym.serve.remote import Remote
+from ptxgym.submission import MAX_SOURCE_BYTES, check_text
+from ptxgym.task import BASE, Task, load_arch, load_task
 from ptxgym.variants import load_variant
 from ptxgym.verdict import Failure, Verdict
 
@@ -69,8 +72,8 @@ class Evaluator:
         """Make an evaluator; nothing is started before the first evaluation.
 
         Args:
-            device: `auto` (a GPU of the architecture where there is one, else the emulator), `emulator`, `cuda`, or a
-                device of the caller's.
+            device: `auto` (a GPU of the architecture where there is one, else the emulator), `emulator`, `cuda`, the
+                address of a service (`http://host:port`, of `ptxgym serve`), or a device of the caller's.
             tier: How a GPU measures: `rl` (counts by the emulator; only what is right and runs on target instructions
                 is timed), `standard` (counts by Nsight Compute), `publish` (the same, or an error; more pairs). Where
                 kernels are emulated only `standard`, the default, is accepted: nothing is measured.
@@ -90,11 +93,18 @@ class Evaluator:
             check_device(device)
         self._chosen = device
         self._tier = check_tier(tier)
-        if device not in ("auto", "cuda") and self._tier != "standard":
+        self._remote = None
+        if is_address(device):
+            if secret is not None:
+                raise UsageError(f"the service at {device} draws from a secret of its own; leave the secret out")
+            self._remote = Remote(str(device), tier=tier, epoch=epoch)
+        elif device not in ("auto", "cuda") and self._tier != "standard":
             raise unmeasured_tier(self._tier, "the device chosen does not measure")
         self._own_secret = secret is not None
         if secret is None:
-            secret = run_secret()  # here, so that vector environments fork or spawn with it
+            secret = (
+                "the service's" if self._remote else run_secret()
+            )  # here, so that vector environments fork or spawn with it
         self._secret = _secret_bytes(secret)
         self._epoch = whole_number("epoch", epoch, 0)
         if not isinstance(cache, Cache | None):
@@ -112,6 +122,8 @@ class Evaluator:
         self._started: list[Callable[[], None]] = []
         self._finalizer: Callable[[], Any] | None = None
         self._memory = Memory()
+        if self._remote is not None:
+            self._end_with(self._remote.close)
         _ALIVE.add(self)
 
     @classmethod
@@ -126,7 +138,17 @@ class Evaluator:
     @property
     def tier(self) -> Tier:
         """How a GPU measures."""
-        return self._tier
+        return self._remote.about().tier if self._remote is not None else self._tier
+
+    @property
+    def epoch(self) -> int:
+        """Of the conditions."""
+        return self._epoch
+
+    @property
+    def secret_hash(self) -> str:
+        """Hash of the secret from which inputs and hidden shapes are drawn; it may be logged."""
+        return self._remote.about().conditions if self._remote is not None else secret_hash(self._secret)
 
     def gpu(self, arch: str) -> Gpu | None:
         """Return the GPU that measures kernels for `arch`; None where the emulator runs them.
@@ -134,7 +156,7 @@ class Evaluator:
         Raises:
             UsageError: if device `cuda` was asked for and there is no such GPU, or a package is missing.
         """
-        return usable_gpu(self._chosen, arch)
+        return self._remote.gpu(arch) if self._remote is not None else usable_gpu(self._chosen, arch)
 
     def check_measures(self, arch: str) -> None:
         """Accept the tier for kernels for `arch`.
@@ -180,6 +202,8 @@ class Evaluator:
         elif isinstance(task, str):
             task = load_task(task)
         load_arch(arch)
+        if self._remote is not None:
+            return self._refused(text, task, arch) or self._remote.evaluate(text, task, arch, workload)
         self.check_measures(arch)
         gpu = self.gpu(arch)
         workload = workload or default_workload(task, gpu)
@@ -199,6 +223,10 @@ class Evaluator:
         variant: str | None = None,
     ) -> Verdict:
         """Judge `text` without blocking the event loop; see `evaluate`."""
+        if self._remote is not None and isinstance(text, str) and isinstance(task, str | Task):
+            asked = load_variant(task, variant or BASE) if variant is not None or isinstance(task, str) else task
+            load_arch(arch)
+            return self._refused(text, asked, arch) or await self._remote.aevaluate(text, asked, arch, workload)
         return await asyncio.to_thread(self.evaluate, text, task, arch, workload, variant=variant)
 
     def check_workload(self, task: Task, name: str, arch: str = "h100") -> None:
@@ -217,6 +245,20 @@ class Evaluator:
     def refuse(self, failure: Failure, text: str, task: Task, arch: str) -> Verdict:
         """Return the verdict of a submission that a caller's own rule refused."""
         return pipeline.refuse(failure, text, task, arch)
+
+    def _refused(self, text: str, task: Task, arch: str) -> Verdict | None:
+        """Return the verdict on a text that cannot travel to a service.
+
+        Raises:
+            UsageError: if the evaluator is closed.
+        """
+        if self._closed:
+            raise UsageError("the evaluator is closed; make a new one")
+        if len(text.encode(errors="surrogatepass")) <= MAX_SOURCE_BYTES and _utf8(text):
+            return None
+        refused = check_text(text)
+        assert refused is not None  # that it is too long, or no text
+        return self.refuse(refused, text, task, arch)
 
     def close(self) -> None:
         """End the processes of this evaluator; calling it again does nothing."""
@@ -340,6 +382,14 @@ class Evaluator:
         if isinstance(self._finalizer, weakref.finalize):
             self._finalizer.detach()
         self._finalizer = None
+
+
+def _utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _close_all(closing: list[Callable[[], None]]) -> None:

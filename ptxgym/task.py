@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import math
 import re
 from pathlib import Path
@@ -366,6 +367,11 @@ def oracle(task: Task, arch: str) -> Solution:
     if not last.oracle:
         raise UsageError(f"task {task.name} marks no solution for {arch} with `oracle = true`")
     return last
+
+
+def task_sha256(task: Task) -> str:
+    """Return what names a task with all that it says."""
+    return hashlib.sha256(task.model_dump_json().encode()).hexdigest()
 
 
 def load_task(name: str) -> Task:

@@ -15,11 +15,13 @@ import gymnasium as gym
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import iterate
 
-from ptxgym.cluster.service import EvaluationService, asking
+from ptxgym.cluster.service import EvaluationService
+from ptxgym.cluster.wants import asking
 from ptxgym.device.cuda.model import Tier
 from ptxgym.env import KernelEnv, Observation
 from ptxgym.errors import UsageError
 from ptxgym.evaluator import Evaluator
+from ptxgym.serve.connection import is_address
 
 _Result = Any
 """What a step or a reset returns."""
@@ -55,7 +57,7 @@ class KernelVectorEnv(SyncVectorEnv):
         Args:
             num_envs: How many.
             env: Plain or pinned id of a file of `envs/`.
-            device: `auto`, `emulator` or `cuda`.
+            device: `auto`, `emulator`, `cuda`, or the address of a service (`http://host:port`).
             tier: How a GPU measures.
             evaluator: Instead of this process's local service: an `EvaluationService` on Ray, or a plain `Evaluator`.
             deadline_s: How long one evaluation is waited for, queues included; by default the service's own.
@@ -70,7 +72,7 @@ class KernelVectorEnv(SyncVectorEnv):
             raise UsageError(f"num_envs must be at least 1, not {num_envs}")
         if deadline_s is not None and not deadline_s > 0:
             raise UsageError(f"deadline_s must be positive, not {deadline_s}")
-        service = evaluator if evaluator is not None else EvaluationService.shared(device, tier)
+        service = evaluator if evaluator is not None else _shared(device, tier)
         self.evaluator: Evaluator | None = service
 
         def make() -> _Ahead:
@@ -146,6 +148,11 @@ class _Ahead(gym.Wrapper[Observation, str, Observation, str]):
     def _reset(self, seed: int | None, options: dict[str, Any] | None) -> _Result:
         with asking(deadline_s=self._deadline_s):
             return self._kernel_env.reset(seed=seed, options=options)
+
+
+def _shared(device: str, tier: Tier) -> Evaluator:
+    """Return what all environments of this process share for a device."""
+    return Evaluator.shared(device, tier) if is_address(device) else EvaluationService.shared(device, tier)
 
 
 def _started(function: Callable[[], _Result]) -> Future[_Result]:

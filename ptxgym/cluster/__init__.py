@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ptxgym.cluster.fleet import Fleet
     from ptxgym.cluster.protocol import Request, Service, ServiceStatus, Ticket
-    from ptxgym.cluster.service import EvaluationService, asking
+    from ptxgym.cluster.service import EvaluationService
+    from ptxgym.cluster.wants import asking
 
 __all__ = ["EvaluationService", "Fleet", "Request", "Service", "ServiceStatus", "Ticket", "asking"]
 
-_PLACES = {"EvaluationService": "service", "asking": "service", "Fleet": "fleet"}
+_PLACES = {"EvaluationService": "service", "asking": "wants", "Fleet": "fleet"}
 
 
 def __getattr__(name: str) -> Any:

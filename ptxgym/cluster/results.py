@@ -53,7 +53,7 @@ class Results:
         path = self.folder / "secret"
         try:
             with contextlib.suppress(FileExistsError):
-                _write(path, secrets.token_hex(32).encode(), new=True)
+                write_whole(path, secrets.token_hex(32).encode(), new=True)
             return path.read_bytes()
         except OSError as error:
             raise InfrastructureError(f"the secret of {self.folder} cannot be kept: {error.strerror}") from error
@@ -85,7 +85,7 @@ class Results:
         path = self._path(key)
         try:
             path.parent.mkdir(mode=0o700, exist_ok=True)
-            _write(path, verdict.model_dump_json().encode())
+            write_whole(path, verdict.model_dump_json().encode())
         except OSError as error:
             raise InfrastructureError(f"a result cannot be written to {path}: {error.strerror}") from error
 
@@ -100,7 +100,7 @@ class Results:
             self._recent.popitem(last=False)
 
 
-def _write(path: Path, data: bytes, *, new: bool = False) -> None:
+def write_whole(path: Path, data: bytes, *, new: bool = False) -> None:
     """Write a file so that it is there as a whole or not at all; with `new`, only if it is not there yet."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".")
     try:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -22,7 +20,8 @@ from ptxgym.cluster.jobs import Work
 from ptxgym.cluster.protocol import Kind, Request, ServiceStatus, Ticket
 from ptxgym.cluster.results import Results
 from ptxgym.cluster.scheduler import Limits
-from ptxgym.cluster.station import StationConfig, build_key, task_sha256
+from ptxgym.cluster.station import StationConfig, build_key
+from ptxgym.cluster.wants import wanted
 from ptxgym.cluster.work import Role
 from ptxgym.device.cuda.gpu import Gpu
 from ptxgym.device.cuda.model import Tier
@@ -31,7 +30,7 @@ from ptxgym.errors import UsageError
 from ptxgym.evaluator import Evaluator
 from ptxgym.judge.conditions import conditions
 from ptxgym.submission import check_text
-from ptxgym.task import BASE, Task, load_arch
+from ptxgym.task import BASE, Task, load_arch, task_sha256
 from ptxgym.variants import load_variant
 from ptxgym.verdict import Verdict
 
@@ -41,27 +40,6 @@ DEADLINE_S = 3600.0
 RETRIES = 2
 START_LIMIT_S = 330.0
 """How long the first evaluation waits for a first worker."""
-
-
-@dataclass(frozen=True)
-class Asking:
-    """What the evaluations of a block of code ask for."""
-
-    started: bool = False
-    deadline_s: float | None = None
-
-
-_ASKING: ContextVar[Asking | None] = ContextVar("ptxgym_asking", default=None)
-
-
-@contextlib.contextmanager
-def asking(*, started: bool = False, deadline_s: float | None = None) -> Iterator[None]:
-    """Say for all evaluations inside whether their episode has begun, and how long they are waited for."""
-    token = _ASKING.set(Asking(started, deadline_s))
-    try:
-        yield
-    finally:
-        _ASKING.reset(token)
 
 
 class EvaluationService(Evaluator):
@@ -187,6 +165,20 @@ class EvaluationService(Evaluator):
         engine.ask(ticket, work, deadline_s, wait_s)
         return ticket
 
+    def versions(self, limit_s: float = START_LIMIT_S) -> Mapping[str, str]:
+        """Wait for the first worker, and return on what versions all verdicts depend.
+
+        Raises:
+            InfrastructureError: if none has come up in time; says why.
+            UsageError: if none ever will, or the service is closed.
+        """
+        return self._engine_started().versions(limit_s)
+
+    @property
+    def deadline_s(self) -> float:
+        """How long an evaluation is waited for where its request does not say."""
+        return self._deadline_s
+
     def finished(self, key: str) -> Verdict | None:
         """Return a verdict by key; see `protocol.Service.finished`."""
         return self._engine_started().finished(key)
@@ -294,7 +286,7 @@ class EvaluationService(Evaluator):
             assert refused is not None
             drawn = conditions(asked, name, self._epoch, self._secret)
             return Dossier(text, asked, arch, drawn.hash).failed(refused)
-        how = _ASKING.get() or Asking()
+        how = wanted()
         return Request(
             text=text,
             task=asked.name,

@@ -26,7 +26,7 @@ from ptxgym.errors import InfrastructureError, UsageError
 from ptxgym.evaluator import Evaluator
 from ptxgym.judge.conditions import conditions
 from ptxgym.judge.judge import JUDGE_REVISION
-from ptxgym.task import Task, load_arch
+from ptxgym.task import Task, load_arch, task_sha256
 from ptxgym.variants import load_variant
 from ptxgym.verdict import Failure, Verdict
 
@@ -182,11 +182,6 @@ class Station:
             for name, data in handover.files.items():
                 (folder / name).write_bytes(data)
             self._cache.publish(_BUILDS, handover.key, folder)
-
-
-def task_sha256(task: Task) -> str:
-    """Return what names a task with all that it says."""
-    return hashlib.sha256(task.model_dump_json().encode()).hexdigest()
 
 
 def build_key(text: str, task: Task, arch: str) -> str:

@@ -1,0 +1,127 @@
+"""Requests to one server over HTTP/1.1, with the standard library alone; proxies of the environment are not used."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import ssl
+import threading
+from urllib.parse import urlsplit
+
+from ptxgym.errors import AccessDenied, UsageError
+from ptxgym.serve.wire import TOKEN_VARIABLE
+
+CONNECT_LIMIT_S = 10.0
+ANSWER_BYTES = 64 << 20
+IDLE = 32
+"""Connections that are kept open."""
+
+
+def is_address(device: object) -> bool:
+    """Whether a device is named by the address of a service."""
+    return isinstance(device, str) and device.lower().startswith(("http://", "https://"))
+
+
+def check_address(address: str) -> str:
+    """Return an address without a slash at its end.
+
+    Raises:
+        UsageError: if it has no host, or holds what must not stand in an address; that is not quoted.
+    """
+    try:
+        parts = urlsplit(address)
+        port = parts.port
+    except ValueError:
+        parts, port = urlsplit(""), None
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise UsageError(
+            f"the address of a service is http://host:port alone; a token belongs into {TOKEN_VARIABLE}, where no log "
+            "shows it"
+        )
+    if not parts.hostname or port == 0 or not address.isprintable() or " " in address:
+        raise UsageError("the address of a service is http://host:port or https://host:port; this one has another form")
+    return address.rstrip("/")
+
+
+class Connections:
+    """Connections to one server; safe to share among threads, and after a fork."""
+
+    def __init__(self, address: str) -> None:
+        """Take the address of a server; nothing is connected yet."""
+        self.address = check_address(address)
+        parts = urlsplit(self.address)
+        self._host, self._port, self._prefix = parts.hostname or "", parts.port, parts.path
+        self._tls = ssl.create_default_context() if parts.scheme.lower() == "https" else None
+        self._lock = threading.Lock()
+        self._idle: list[http.client.HTTPConnection] = []
+        self._owner = os.getpid()
+
+    def exchange(self, method: str, path: str, body: bytes | None, limit_s: float) -> tuple[int, bytes]:
+        """Send a request, and return status and body of the answer.
+
+        Args:
+            method: Of HTTP.
+            path: Below the address.
+            body: JSON.
+            limit_s: How long to wait for each part of the answer.
+
+        Raises:
+            OSError: if the connection fails, TLS included.
+            http.client.HTTPException: if it breaks off.
+            AccessDenied: if there is no token here that could be sent.
+        """
+        headers = {"Authorization": f"Bearer {_token()}", "Accept": "application/json"}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        connection = self._taken()
+        try:
+            if connection.sock is None:
+                connection.timeout = min(CONNECT_LIMIT_S, limit_s)
+                connection.connect()
+            connection.sock.settimeout(limit_s)
+            connection.request(method, self._prefix + path, body, headers)
+            answer = connection.getresponse()
+            data = answer.read(ANSWER_BYTES + 1)
+            if len(data) > ANSWER_BYTES:
+                raise http.client.HTTPException(f"an answer of more than {ANSWER_BYTES} bytes")
+        except BaseException:
+            connection.close()
+            raise
+        if answer.will_close:
+            connection.close()
+        else:
+            self._keep(connection)
+        return answer.status, data
+
+    def close(self) -> None:
+        """Close what is idle."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def _taken(self) -> http.client.HTTPConnection:
+        if self._owner != os.getpid():  # the parent's go on over the same sockets, and its lock may be held
+            self._owner, self._idle, self._lock = os.getpid(), [], threading.Lock()
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        if self._tls is None:
+            return http.client.HTTPConnection(self._host, self._port)
+        return http.client.HTTPSConnection(self._host, self._port, context=self._tls)
+
+    def _keep(self, connection: http.client.HTTPConnection) -> None:
+        with self._lock:
+            if len(self._idle) < IDLE:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+
+def _token() -> str:
+    token = os.environ.get(TOKEN_VARIABLE, "").strip()
+    if not token:
+        raise AccessDenied(f"the service wants its token: put it into {TOKEN_VARIABLE}")
+    if not (token.isascii() and token.isprintable()) or " " in token:
+        raise AccessDenied(f"{TOKEN_VARIABLE} holds no token: letters, digits and signs of ASCII without blanks")
+    return token

@@ -1,0 +1,322 @@
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import logging
+import signal
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import gymnasium as gym
+import pytest
+
+import ptxgym
+from ptxgym.cluster import Fleet
+from ptxgym.cluster.wants import asking
+from ptxgym.errors import (
+    AccessDenied,
+    DeadlineExceeded,
+    InfrastructureError,
+    Overloaded,
+    UnknownNameError,
+    UsageError,
+)
+from ptxgym.evaluator import Evaluator
+from ptxgym.serve import remote
+from ptxgym.serve.wire import Answer, Problem
+from ptxgym.task import load_task
+from ptxgym.verdict import Status
+from tests.serve.conftest import TOKEN, Killable
+
+
+def call(address: str, method: str, path: str, body: object = None, **headers: str) -> tuple[int, dict, str]:
+    connection = http.client.HTTPConnection(address.partition("//")[2], timeout=30)
+    data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+    connection.request(method, path, data, {"Authorization": f"Bearer {TOKEN}"} | headers)
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    connection.close()
+    return answer.status, dict(answer.getheaders()), text
+
+
+def steps(log: Path) -> list[tuple[str, str]]:
+    path = log / "steps"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return [(kind, text) for kind, _, text in (line.split(" ", 2) for line in lines)]
+
+
+def test_verdicts_travel_whole_and_equal_texts_are_evaluated_once(start, log):
+    address, _, service = start(fleet=Fleet(cpu=2))
+    with Evaluator(address) as evaluator, ThreadPoolExecutor(16) as threads:
+        texts = [f"// ok {number % 4} é\n" for number in range(40)]
+        verdicts = list(threads.map(lambda text: evaluator.evaluate(text, "gemm"), texts))
+        assert [verdict.message for verdict in verdicts] == texts
+        assert verdicts[0] == service.evaluate(texts[0], "gemm")
+        assert evaluator.gpu("h100") is None and evaluator.tier == "standard"
+        assert evaluator.secret_hash == service.secret_hash
+    assert len(steps(log)) == 8
+
+
+def test_errors_arrive_as_they_were_raised(start):
+    address, _, _ = start(retries=0)
+    with Evaluator(address) as evaluator:
+        with pytest.raises(InfrastructureError, match="the disk is full"):
+            evaluator.evaluate("// infra", "gemm")
+        with pytest.raises(UsageError, match="other content"):
+            evaluator.evaluate("// usage", "gemm")
+        with pytest.raises(RuntimeError, match=r"fault \(ZeroDivisionError\)") as caught:
+            evaluator.evaluate("// bug", "gemm")
+        assert "division by zero" not in str(caught.value)
+        with pytest.raises(UnknownNameError, match="nosuch"):
+            evaluator.evaluate("// ok", "gemm", workload="nosuch")
+        with asking(deadline_s=0.5), pytest.raises(DeadlineExceeded):
+            evaluator.evaluate("// sleep 600", "gemm")
+        other = load_task("gemm").model_copy(update={"revision": 99})
+        with pytest.raises(UsageError, match="not the same here"):
+            evaluator.evaluate("// ok", other)
+        assert evaluator.evaluate("// ok", "gemm").status is Status.OK
+
+
+def test_a_text_that_cannot_travel_gets_its_verdict_all_the_same(start, log):
+    address, _, _ = start()
+    with Evaluator(address) as evaluator:
+        assert evaluator.evaluate("x" * (1 << 20), "gemm").code == "submission.too_large"
+        assert evaluator.evaluate("\ud800", "gemm").code == "submission.not_text"
+    assert steps(log) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"{", "EOF"),
+        (b"\xff\xfe", "no evaluation"),
+        (b"[]", "no evaluation"),
+        ({"text": "x"}, "task"),
+        ({"text": "x", "task": "gemm", "extra": 1}, "extra"),
+        ({"text": 1, "task": "gemm"}, "text"),
+        ({"text": "x", "task": "gemm", "deadline_s": -1}, "deadline_s"),
+        (b'{"text": "\\ud800", "task": "gemm"}', "no evaluation"),
+    ],
+)
+def test_malformed_requests_are_told_so(started, body, words):
+    status, _, text = call(started, "POST", "/v1/evaluations", body)
+    told = Problem.model_validate_json(text)
+    assert (status, told.type) == (400, "UsageError") and words in told.message
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory) -> object:
+    """A server that several tests ask."""
+    import os
+
+    folder = tmp_path_factory.mktemp("served")
+    (folder / "log").mkdir()
+    before = {name: os.environ.get(name) for name in ("PTXGYM_TOKEN", "PTXGYM_TEST_LOG")}
+    os.environ |= {"PTXGYM_TOKEN": TOKEN, "PTXGYM_TEST_LOG": str(folder / "log")}
+    server = Killable(folder, workers=1)
+    yield server.start()
+    server.kill()
+    for name, value in before.items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
+
+
+def test_what_there_is_not_is_told_so(started):
+    asked = {"text": "// ok", "task": "gemm"}
+    until = time.monotonic() + 30
+    while call(started, "GET", "/v1/service")[0] == 503 and time.monotonic() < until:
+        time.sleep(0.1)
+    assert call(started, "GET", "/v1/evaluations/" + "0" * 64)[0] == 404
+    assert call(started, "GET", "/v1/evaluations/..%2f..%2fsecret")[0] == 404
+    assert call(started, "DELETE", "/v1/evaluations/" + "0" * 64)[0] == 404
+    assert call(started, "GET", "/nowhere")[0] == 404
+    assert call(started, "PUT", "/v1/evaluations", asked)[0] == 405
+    assert call(started, "POST", "/v1/evaluations?wait_s=nan", asked)[0] == 422
+    assert call(started, "POST", "/v1/evaluations?wait_s=31", asked)[0] == 422
+    assert call(started, "POST", "/v1/evaluations", asked | {"task": "gem"})[0] == 422
+    status, _, text = call(started, "POST", "/v1/evaluations?wait_s=20", asked)
+    answer = Answer.model_validate_json(text)
+    assert status == 200 and answer.verdict is not None
+    assert call(started, "GET", f"/v1/evaluations/{answer.key}")[::2] == (200, text)
+    assert json.loads(call(started, "GET", "/v1/service/status")[2])["backend"] == "local"
+
+
+def test_oversized_bodies_are_not_read(start):
+    address, _, _ = start(body_bytes=2048)
+    status, headers, _ = call(address, "POST", "/v1/evaluations", b"x" * 4096)
+    assert status == 413 and headers["connection"] == "close"
+    host, _, port = address.partition("//")[2].partition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as link:  # without saying how much will come
+        link.sendall(
+            f"POST /v1/evaluations HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n"
+            "Transfer-Encoding: chunked\r\n\r\n".encode()
+        )
+        for _ in range(3):
+            link.sendall(b"400\r\n" + b"x" * 1024 + b"\r\n")
+        assert link.recv(64).startswith(b"HTTP/1.1 413")
+
+
+def test_a_wrong_token_opens_nothing_and_no_secret_is_told(start, monkeypatch, caplog):
+    caplog.set_level(logging.DEBUG)
+    address, _, service = start()
+    for given in ("", "Bearer ", "Bearer wrong", f"Basic {TOKEN}", f"Bearer {TOKEN}x", "Bearer \xe9"):
+        for method, path in (("POST", "/v1/evaluations"), ("GET", "/v1/service"), ("GET", "/v1/evaluations/x")):
+            status, headers, text = call(address, method, path, Authorization=given)
+            assert (status, headers["www-authenticate"]) == (401, "Bearer")
+            assert Problem.model_validate_json(text).type == "AccessDenied"
+    monkeypatch.setenv("PTXGYM_TOKEN", "wrong-horse")
+    with Evaluator(address) as evaluator, pytest.raises(AccessDenied, match="PTXGYM_TOKEN") as caught:
+        evaluator.evaluate("// ok", "gemm")
+    monkeypatch.delenv("PTXGYM_TOKEN")
+    with Evaluator(address) as evaluator, pytest.raises(AccessDenied, match="wants its token"):
+        evaluator.evaluate("// ok", "gemm")
+    secret = service._secret.decode()
+    about = call(address, "GET", "/v1/service")[2]
+    for text in (caplog.text, str(caught.value), about, call(address, "GET", "/docs", Authorization="")[2]):
+        assert all(word not in text for word in (TOKEN, "wrong-horse", secret))
+    with pytest.raises(UsageError) as refused:
+        Evaluator(f"http://user:{TOKEN}@localhost:1")
+    assert TOKEN not in str(refused.value)
+
+
+def test_a_full_queue_and_too_many_requests_push_back_and_the_client_waits(start):
+    address, _, _ = start(capacity=1, requests=2)
+    with Evaluator(address) as evaluator, ThreadPoolExecutor(6) as threads:
+        evaluator.evaluate("// ok", "gemm")
+        status, headers, text = call(
+            address, "POST", "/v1/evaluations", {"text": "// sleep 1", "task": "gemm", "asker": "me"}
+        )
+        assert status == 202
+        status, headers, text = call(address, "POST", "/v1/evaluations", {"text": "// b", "task": "gemm"})
+        assert (status, headers["retry-after"]) == (503, "1")
+        assert Problem.model_validate_json(text).type == "Overloaded"
+        found = list(threads.map(lambda number: evaluator.evaluate(f"// ok {number}", "gemm"), range(6)))
+        assert [verdict.message for verdict in found] == [f"// ok {number}" for number in range(6)]
+        with asking(deadline_s=0.3), pytest.raises((Overloaded, DeadlineExceeded)):
+            evaluator.evaluate("// sleep 600", "gemm")
+
+
+def test_one_asker_lets_go_and_others_keep_theirs(start, log):
+    address, _, _ = start()
+    asked = {"text": "// sleep 1", "task": "gemm"}
+    with Evaluator(address) as evaluator:
+        evaluator.evaluate("// ok", "gemm")
+        keys = {
+            json.loads(call(address, "POST", "/v1/evaluations", asked | {"asker": asker})[2])["key"]
+            for asker in ("a", "b", "b")
+        }
+        (key,) = keys
+        assert call(address, "DELETE", f"/v1/evaluations/{key}?asker=c")[0] == 404
+        assert call(address, "DELETE", f"/v1/evaluations/{key}?asker=a")[0] == 204
+        assert call(address, "GET", f"/v1/evaluations/{key}?wait_s=20")[0] == 200
+
+        async def cancelled() -> None:
+            waiting = asyncio.create_task(evaluator.aevaluate("// sleep 600", "gemm"))
+            while ("emulate", "// sleep 600") not in steps(log):
+                await asyncio.sleep(0.05)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+
+        asyncio.run(cancelled())
+        assert asyncio.run(evaluator.aevaluate("// after", "gemm")).status is Status.OK
+
+
+def test_an_address_where_nothing_answers_is_told_soon(log, monkeypatch):
+    monkeypatch.setattr(remote, "FIRST_PATIENCE_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    refused = pytest.raises(InfrastructureError, match=f"127.0.0.1:{port}: Connection refused")
+    with Evaluator(f"http://127.0.0.1:{port}") as evaluator, refused:
+        evaluator.evaluate("// ok", "gemm")
+    for address in ("http://", "http://h:99999", "http://h/?token=x", "https://h#x", "http://h:0", "http://a b"):
+        with pytest.raises(UsageError, match="http://host:port"):
+            Evaluator(address)
+    with pytest.raises(UsageError, match="secret of its own"):
+        Evaluator("http://localhost:1", secret="s")
+
+
+def test_environments_run_on_a_service(start):
+    address, _, _ = start(fleet=Fleet(cpu=2))
+    env = ptxgym.make("PTX-Gemm-H100", device=address, turns=2)
+    env.reset(seed=0)
+    _, reward, terminated, truncated, info = env.step("// ok")
+    assert info["verdict"].message == "// ok" and reward > 0 and not terminated and not truncated
+    env.close()
+    envs = gym.make_vec("PTX-Gemm-H100", num_envs=3, device=address)
+    envs.reset(seed=0)
+    texts = ("// ok 1", "// ok 2", "// infra")
+    _, rewards, _, truncated, infos = envs.step(texts)
+    assert list(truncated) == [False, False, True] and rewards[2] == 0
+    assert [verdict.message for verdict in infos["verdict"][:2]] == ["// ok 1", "// ok 2"]
+    envs.close()
+
+
+def test_a_killed_server_goes_on_with_what_it_accepted(killable, log):
+    address = killable.start()
+    with Evaluator(address) as evaluator, ThreadPoolExecutor(8) as threads:
+        done = evaluator.evaluate("// ok", "gemm")
+        left = json.loads(call(address, "POST", "/v1/evaluations", {"text": "// sleep 0.5 left", "task": "gemm"})[2])
+        waiting = [threads.submit(evaluator.evaluate, f"// sleep 0.4 {n}", "gemm") for n in range(6)]
+        while sum(kind == "emulate" for kind, _ in steps(log)) < 4:
+            time.sleep(0.02)
+        killable.kill()
+        assert not any(one.done() and one.exception() for one in waiting)
+        assert killable.start() == address
+        assert [one.result(60).message for one in waiting] == [f"// sleep 0.4 {n}" for n in range(6)]
+        status, _, text = call(address, "GET", f"/v1/evaluations/{left['key']}?wait_s=20")  # nobody asked again
+        assert status == 200 and Answer.model_validate_json(text).verdict.message == "// sleep 0.5 left"
+        assert evaluator.evaluate("// ok", "gemm") == done
+    emulated = [text for kind, text in steps(log) if kind == "emulate"]
+    assert emulated.count("// ok") == 1
+    assert len(emulated) - len(set(emulated)) <= 2  # what two workers had in hand
+    assert list((killable.folder / "accepted").glob("*.json")) == []
+
+
+def test_a_signal_lets_a_server_finish_what_it_accepted_and_end_well(killable, log):
+    address = killable.start()
+    with Evaluator(address) as evaluator, ThreadPoolExecutor(2) as threads:
+        evaluator.evaluate("// ok", "gemm")
+        waiting = threads.submit(evaluator.evaluate, "// sleep 1", "gemm")
+        while ("emulate", "// sleep 1") not in steps(log):
+            time.sleep(0.02)
+        killable.process.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+        status, _, text = call(address, "POST", "/v1/evaluations", {"text": "// late", "task": "gemm"})
+        assert status == 503 and "shutting down" in text
+        assert waiting.result(30).status is Status.OK
+    assert killable.process.wait(30) == 0
+
+
+def test_the_document_names_what_there_is(start):
+    address, _, _ = start()
+    status, _, text = call(address, "GET", "/openapi.json", Authorization="")
+    document = json.loads(text)
+    assert status == 200 and document["openapi"] == "3.1.0"
+    names = document["components"]["schemas"]
+    refs = {part.partition('"')[0] for part in text.split("#/components/schemas/")[1:]}
+    assert refs <= set(names)
+    assert "text" in names["Asked"]["required"] and "verdict" in names["Answer"]["properties"]
+    page = call(address, "GET", "/docs", Authorization="")[2]
+    assert "POST /v1/evaluations" in page and "http://" not in page.partition("<h1>")[0]
+
+
+def test_the_client_needs_neither_ray_nor_torch_nor_a_server_library(start):
+    import subprocess
+    import sys
+
+    address, _, _ = start()
+    script = (
+        "import sys\n"
+        "for name in ('ray', 'torch', 'cupy', 'starlette', 'uvicorn', 'httpx'): sys.modules[name] = None\n"
+        "import ptxgym\n"
+        f"env = ptxgym.make('PTX-Gemm-H100', device={address!r}); env.reset()\n"
+        "assert env.step('// ok')[4]['verdict'].message == '// ok'\n"
+    )
+    assert threading.active_count() > 1
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
