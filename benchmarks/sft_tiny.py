@@ -5,7 +5,7 @@ large model has some 2,000. The recipe is that of `ptxgym train sft`, with all w
 of this size has no knowledge that adapters could build on.
 
     python -m tests.fixit FOLDER                              # makes a set by scripted teachers, FOLDER/rows
-    python benchmarks/sft_tiny.py run FOLDER/rows OUT [--steps 200] [--held-out 6]
+    python benchmarks/sft_tiny.py run FOLDER/rows OUT [--steps 200] [--hidden 48] [--layers 2] [--device cuda]
     python benchmarks/sft_tiny.py plot OUT --svg LOSS.svg
 
 `run` needs TRL (`pip install 'ptxgym[trl]'`), `plot` vl-convert-python (`ptxgym[report]`).
@@ -60,7 +60,7 @@ def tiny_tokenizer(texts: Sequence[str]) -> Any:
     return made
 
 
-def make_model(rows: Sequence[Row], folder: Path) -> int:
+def make_model(rows: Sequence[Row], folder: Path, hidden: int, layers: int) -> int:
     """Write a model with random weights, as a user would name one; return how many it has."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -69,7 +69,7 @@ def make_model(rows: Sequence[Row], folder: Path) -> int:
     torch.manual_seed(SEED)
     model = LlamaForCausalLM(
         LlamaConfig(
-            vocab_size=len(tokenizer), hidden_size=48, intermediate_size=96, num_hidden_layers=2,
+            vocab_size=len(tokenizer), hidden_size=hidden, intermediate_size=2 * hidden, num_hidden_layers=layers,
             num_attention_heads=4, num_key_value_heads=4, max_position_embeddings=32768, tie_word_embeddings=True,
             eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, bos_token_id=None,
         )
@@ -79,16 +79,18 @@ def make_model(rows: Sequence[Row], folder: Path) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def greedy(folder: Path, rows: Sequence[Row]) -> dict[str, int]:
+def greedy(folder: Path, rows: Sequence[Row], device: str) -> dict[str, int]:
     """Of the answers to the rows' prompts: how many hold a kernel file, and how many the one that was to be learnt."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder).to(device)
     parse = same = 0
     for row in rows:
         chat = [{"role": message.role, "content": message.content} for message in row.prompt]
         ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+        ids = ids.to(device)
         with torch.no_grad():
             out = model.generate(**ids, do_sample=False, max_new_tokens=1500)[0, ids["input_ids"].shape[1] :]
         whole = bool(len(out)) and int(out[-1]) == tokenizer.eos_token_id
@@ -98,30 +100,32 @@ def greedy(folder: Path, rows: Sequence[Row]) -> dict[str, int]:
     return {"rows": len(rows), "parse": parse, "as_taught": same}
 
 
-def run(data: Path, out: Path, steps: int, held_out: int) -> None:
+def run(chosen: argparse.Namespace) -> None:
     import torch
 
     from ptxgym.train.sft import sft
 
+    data, out, held_out, device = chosen.data, chosen.out, chosen.held_out, chosen.device
     torch.set_num_threads(1)
     started = time.monotonic()
     rows = shuffled(read_rows(data), SEED, lambda row: row.id)  # as `sft` orders them: those to hold out first
-    weights = make_model(rows[held_out:], out / "base")
+    weights = make_model(rows[held_out:], out / "base", chosen.hidden, chosen.layers)
     recipe = SftRecipe(
         name="tiny", summary="", model=str(out / "base"), data=str(data), held_out=held_out, seed=SEED,
         trainer={
-            "use_cpu": True, "bf16": False, "disable_tqdm": True, "per_device_train_batch_size": 2,
-            "per_device_eval_batch_size": 1, "max_steps": steps, "learning_rate": 1e-2, "warmup_steps": 10,
-            "lr_scheduler_type": "cosine", "logging_steps": 1, "eval_strategy": "steps", "eval_steps": 20,
-            "eval_on_start": True, "save_steps": 100,
+            "use_cpu": device == "cpu", "bf16": False, "disable_tqdm": True, "per_device_train_batch_size": 2,
+            "per_device_eval_batch_size": 1, "max_steps": chosen.steps, "learning_rate": chosen.rate,
+            "warmup_steps": 10, "lr_scheduler_type": "cosine", "logging_steps": 1, "eval_strategy": "steps",
+            "eval_steps": 20, "eval_on_start": True, "save_steps": 100,
         },
     )  # fmt: skip
-    before = greedy(out / "base", rows[:held_out])
+    before = greedy(out / "base", rows[:held_out], device)
     trained = sft(recipe, out / "run", on_note=print)
     found = {
-        "weights": weights, "rows": trained.rows, "held_out": held_out, "steps": trained.steps,
+        "weights": weights, "device": device, "rows": trained.rows, "held_out": held_out, "steps": trained.steps,
         "time_s": time.monotonic() - started, "untrained": before,
-        "trained_on": greedy(trained.model, rows[held_out:]), "held_out_rows": greedy(trained.model, rows[:held_out]),
+        "trained_on": greedy(trained.model, rows[held_out:], device),
+        "held_out_rows": greedy(trained.model, rows[:held_out], device),
     }  # fmt: skip
     for name in ("loss", "eval_loss"):
         values = [line.values[name] for line in trained.metrics if name in line.values]
@@ -166,6 +170,10 @@ def main() -> None:
     running.add_argument("out", type=Path)
     running.add_argument("--steps", type=int, default=200)
     running.add_argument("--held-out", type=int, default=6)
+    running.add_argument("--hidden", type=int, default=48)
+    running.add_argument("--layers", type=int, default=2)
+    running.add_argument("--rate", type=float, default=1e-2)
+    running.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     plotting = commands.add_parser("plot")
     plotting.add_argument("out", type=Path)
     plotting.add_argument("--svg", type=Path, required=True)
@@ -173,7 +181,7 @@ def main() -> None:
     if chosen.command == "plot":
         plot(chosen.out, chosen.svg)
     else:
-        run(chosen.data, chosen.out, chosen.steps, chosen.held_out)
+        run(chosen)
 
 
 if __name__ == "__main__":

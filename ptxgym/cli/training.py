@@ -12,7 +12,7 @@ from ptxgym.cli.console import err, out, plain
 if TYPE_CHECKING:
     from ptxgym.train.sft import Trained
 
-train = typer.Typer(help="Train models, by TRL and PEFT: pip install 'ptxgym[trl]'.", no_args_is_help=True)
+train = typer.Typer(help="Train models, by TRL and PEFT; the extra trl brings them.", no_args_is_help=True)
 
 RecipeArgument = Annotated[
     str, typer.Argument(metavar="RECIPE", help="A TOML file, or the name of one in configs/train/.")
