@@ -16,7 +16,7 @@ class Asking:
     deadline_s: float | None = None
 
 
-_ASKING: ContextVar[Asking] = ContextVar("ptxgym_asking", default=Asking())
+_ASKING: ContextVar[Asking | None] = ContextVar("ptxgym_asking", default=None)
 
 
 @contextlib.contextmanager
@@ -31,4 +31,4 @@ def asking(*, started: bool = False, deadline_s: float | None = None) -> Iterato
 
 def wanted() -> Asking:
     """Return what the code around asks for."""
-    return _ASKING.get()
+    return _ASKING.get() or Asking()
