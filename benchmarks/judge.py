@@ -17,7 +17,8 @@ import numpy as np
 from ptxgym.device.protocol import Bytes
 from ptxgym.judge import conditions as conditioning
 from ptxgym.judge import correctness, numbers, references
-from ptxgym.judge.explain import explain, pattern
+from ptxgym.judge.explain import explain
+from ptxgym.judge.pattern import pattern
 from ptxgym.judge.references import Expected, ExpectedOutput
 from ptxgym.judge.rehearsal import rehearse
 from ptxgym.task import Task, load_task

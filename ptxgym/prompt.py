@@ -113,8 +113,12 @@ def _contract(task: Task) -> Iterable[str]:
     shown = {name: workload for name, workload in task.workloads.items() if name != "schedules"}
     for name, workload in shown.items():
         sizes = ", ".join(f"{axis}={value}" for axis, value in workload.axes.items())
-        hidden = ", and one more size that is drawn in secret; on the emulator with few SMs" if workload.hidden else ""
-        yield f"- workload `{name}`: {sizes}{hidden}"
+        hidden = ", and one more size that is drawn in secret" if workload.hidden else ""
+        hidden += "; on the emulator with few SMs" * (name == "emulation" and bool(workload.hidden))
+        sampled = "; where no GPU measures, a few of its CTAs (or clusters) run, and must be right" * (
+            name == "hardware"
+        )
+        yield f"- workload `{name}`: {sizes}{hidden}{sampled}"
     axes = task.workload("emulation").axes
     yield (
         f"- on the emulator one call may execute {task.warp_instruction_budget(axes):,} warp instructions on workload "

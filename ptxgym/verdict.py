@@ -135,6 +135,8 @@ class OutputError(Value):
     """Whether PTXBench's published tolerance would have accepted it."""
     written: bool = True
     """Whether any element was written, on any draw."""
+    always: bool = False
+    """Whether it is wrong on every draw."""
 
 
 class FamilyCount(Value):

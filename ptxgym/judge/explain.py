@@ -1,4 +1,4 @@
-"""Simple causes that fit wrong numbers, and where the wrong elements lie.
+"""Simple causes that fit wrong numbers.
 
 Every explanation is a hypothesis that was tried on the numbers and fits within a stated residual; where none fits,
 nothing is said. Whole outputs stay on their device, where a hypothesis costs a few passes over them; sums by row,
@@ -16,7 +16,7 @@ from ptxgym.judge.correctness import Comparison, indexed, region, tile_slices
 from ptxgym.judge.misreadings import misread
 from ptxgym.judge.numbers import namespace, on_host, round_bf16
 from ptxgym.judge.references import Array, Expected, norm, tile_norms
-from ptxgym.judge.tiles import TILE, Doubles, tile_sums
+from ptxgym.judge.tiles import Doubles
 from ptxgym.task import Tensor
 from ptxgym.task_modules import ReferenceModule
 
@@ -55,78 +55,6 @@ def explain(comparison: Comparison, expected: Expected, module: ReferenceModule)
             "partial sums lose bits (accumulate in FP32, round once)"
         )
     return tuple(found[:MAX_EXPLANATIONS])
-
-
-def wrong_elements(comparison: Comparison) -> Array:
-    """Return which elements are off by more than rounding explains: two units in the last place of BF16."""
-    expected = comparison.expected
-    magnitude = namespace(expected.values).abs(expected.values)
-    bound = 4 * expected.accumulation + float(magnitude.mean()) * 2.0**-8
-    magnitude *= 2.0**-7
-    magnitude += bound
-    return comparison.error > magnitude
-
-
-def pattern(comparison: Comparison) -> str | None:
-    """Return in words where the wrong elements lie; None if the output is right or nothing stands out."""
-    if comparison.ok:
-        return None
-    wrong = wrong_elements(comparison)
-    xp = namespace(wrong)
-    count = int(xp.count_nonzero(wrong))
-    share = count / wrong.size
-    if count == 0:
-        return "all over, each by little"
-    if count <= 4:
-        tensor = comparison.expected.tensor
-        return "single elements: " + ", ".join(
-            indexed(tensor, [str(int(i)) for i in index]) for index in on_host(xp.argwhere(wrong))
-        )
-    if share > 0.9:
-        return "nearly every element"
-    grid = wrong.reshape(1, -1) if wrong.ndim == 1 else wrong.reshape(-1, wrong.shape[-1])
-    rows, columns = on_host(grid.mean(axis=1)), on_host(grid.mean(axis=0))
-    bad_rows, bad_columns = _mostly(rows), _mostly(columns)
-    if bad_rows is not None:
-        return f"whole rows: {_ranges(bad_rows, grid.shape[0], 'rows')}"
-    if bad_columns is not None:
-        return f"whole columns: {_ranges(bad_columns, grid.shape[1], 'columns')}"
-    tiles = _tile_share(grid)
-    touched = tiles > 0.0
-    if touched.mean() < 0.9 and (tiles[touched] > 0.6).all():
-        return f"whole {TILE}×{TILE} tiles: {int(touched.sum())} of {touched.size}"
-    if touched.mean() < 0.5:
-        return (
-            f"inside {int(touched.sum())} of {touched.size} tiles of {TILE}×{TILE}, {tiles[touched].mean():.0%} of each"
-        )
-    return f"scattered, {share:.2%} of all elements"
-
-
-def _mostly(shares: NDArray[np.float64]) -> NDArray[np.int64] | None:
-    """Return the lines that are mostly wrong, if those hold nearly all wrong elements and are not all lines."""
-    bad = np.flatnonzero(shares > 0.6)
-    if 0 < len(bad) < len(shares) and shares[bad].sum() > 0.95 * shares.sum():
-        return bad
-    return None
-
-
-def _ranges(lines: NDArray[np.int64], count: int, what: str) -> str:
-    steps = np.diff(lines)
-    if len(lines) == 1:
-        return f"{what[:-1]} {lines[0]} of {count}"
-    if (steps == 1).all():
-        last = f", the last {len(lines)}" if lines[-1] == count - 1 else ""
-        return f"{lines[0]} … {lines[-1]} of {count}{last}"
-    if len(lines) > 2 and (steps == steps[0]).all():
-        return f"every {steps[0]} from {lines[0]} on"
-    return f"{len(lines)} of {count}, from {lines[0]} to {lines[-1]}"
-
-
-def _tile_share(grid: Array) -> Doubles:
-    """Return which share of each tile of a mask is set, on the host."""
-    rows, columns = (np.minimum(TILE, size - np.arange(0, size, TILE)) for size in grid.shape)
-    shares: Doubles = on_host(tile_sums(grid)) / np.outer(rows, columns)
-    return shares
 
 
 def _missing(comparison: Comparison) -> Iterator[str]:

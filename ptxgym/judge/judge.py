@@ -19,8 +19,9 @@ from ptxgym.device.protocol import Execution
 from ptxgym.judge import evidence as counting
 from ptxgym.judge.conditions import Case, Conditions
 from ptxgym.judge.correctness import Comparison, changed_input, compare, passes, region, tile_slices
-from ptxgym.judge.explain import explain, pattern
+from ptxgym.judge.explain import explain
 from ptxgym.judge.full_size import FullSize
+from ptxgym.judge.pattern import pattern
 from ptxgym.judge.references import Expected, expect, free, norm
 from ptxgym.reward import score
 from ptxgym.task import Task, load_arch
@@ -222,6 +223,7 @@ def _worst(
         draw=expected.case.name,
         ptxbench_ok=all(normal) if normal else None,
         written=not all(row.untouched for row, _ in rows),
+        always=not any(row.ok for row, _ in rows),
     )
 
 
@@ -297,7 +299,8 @@ def _wrong(outputs: Sequence[OutputError], wrong: Sequence[OutputError]) -> tupl
             "a kernel that stores the result through the output pointer; a submission that writes nothing scores 0"
         )
     worst = max(wrong, key=lambda output: output.relative_error / (output.relative_budget or MIN_BUDGET))
-    message = f"{worst.name} is wrong on {worst.draw}: {_amount(worst)}, worst in {worst.worst_region}"
+    where = f"every draw, most on {worst.draw}" if worst.always else f"{worst.draw}, not on every draw"
+    message = f"{worst.name} is wrong on {where}: {_amount(worst)}, worst in {worst.worst_region}"
     if worst.explanations:
         message += f"; {worst.explanations[0]}"
     return "judge.wrong_output", message

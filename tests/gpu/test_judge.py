@@ -14,8 +14,9 @@ from ptxgym.device.protocol import Execution
 from ptxgym.judge import conditions as conditioning
 from ptxgym.judge import correctness, numbers, references, tiles
 from ptxgym.judge.conditions import Case, Conditions, conditions
-from ptxgym.judge.explain import explain, pattern
+from ptxgym.judge.explain import explain
 from ptxgym.judge.judge import Judgement, judge_numbers
+from ptxgym.judge.pattern import pattern
 from ptxgym.judge.references import Expected
 from ptxgym.judge.rehearsal import rehearse
 from ptxgym.task import Task, load_task

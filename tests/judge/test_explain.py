@@ -9,7 +9,8 @@ import pytest
 
 from ptxgym.judge import correctness, misreadings, numbers, references
 from ptxgym.judge.conditions import Case, Conditions
-from ptxgym.judge.explain import explain, pattern
+from ptxgym.judge.explain import explain
+from ptxgym.judge.pattern import pattern
 from ptxgym.task import Task, Tensor, load_task
 from ptxgym.variants import load_variant
 

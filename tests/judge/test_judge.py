@@ -39,6 +39,7 @@ def test_wrong_kernel(task: Task, drawn: Conditions, fakes: ModuleType) -> None:
     assert (found.status, found.code) == (Status.WRONG_OUTPUT, "judge.wrong_output")
     assert 0.05 < found.score <= 0.125
     assert "1.01 × the reference" in found.message and "budget" in found.message
+    assert found.message.startswith("C is wrong on every draw, most on ")
     assert not found.evidence.target_ok
 
 
@@ -51,6 +52,7 @@ def test_wrong_on_the_hidden_shape_only(task: Task, drawn: Conditions, fakes: Mo
     found = fakes.judged(task, drawn, dispatch, wgmma=1.0)
     assert found.status is Status.WRONG_OUTPUT and found.score == 0.05
     assert found.outputs[0].draw.startswith("hidden/")
+    assert found.message.startswith(f"C is wrong on {found.outputs[0].draw}, not on every draw: ")
     sizes = ", ".join(f"{axis} = {size}" for axis, size in task.workload("emulation").axes.items())
     assert f"right at {sizes}, wrong at the hidden shape: sizes must come from the arguments" in found.message
     everywhere = fakes.judged(task, drawn, lambda a, b: 0 * (a @ b.T), wgmma=1.0)
