@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ptxgym.build.demangle import demangle
+from ptxgym.build.demangle import function_name
 from ptxgym.device.cuda.observe import profile_lines
 from ptxgym.verdict import (
     Diagnostic,
@@ -223,7 +223,7 @@ def _profiles(profiles: Sequence[KernelProfile], quote: _Quoter) -> Iterable[str
     for profile in profiles[:_PROFILED_KERNELS]:
         lines = profile_lines(profile)
         plain = len(lines) - len(profile.hot_lines)  # a line of text for each hot line comes last
-        yield f"{_short(profile.kernel)}: {lines[0]}"
+        yield f"{_visible(function_name(profile.kernel))}: {lines[0]}"
         for line in lines[1:plain]:
             yield f"    {line}"
         for line, hot in zip(lines[plain:], profile.hot_lines, strict=True):
@@ -233,12 +233,6 @@ def _profiles(profiles: Sequence[KernelProfile], quote: _Quoter) -> Iterable[str
                 yield f"        {quoted}"
     if len(profiles) > _PROFILED_KERNELS:
         yield f"and {len(profiles) - _PROFILED_KERNELS} kernels that take less time"
-
-
-def _short(kernel: str) -> str:
-    """A kernel's name without return type, anonymous namespace and parameters."""
-    name = demangle(kernel).replace("(anonymous namespace)::", "").removeprefix("void ")
-    return _visible(name.partition("(")[0])
 
 
 def _evidence(evidence: Evidence | None) -> Iterable[str]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxgym.build.demangle import demangle
+from ptxgym.build.demangle import function_name
 from ptxgym.device.protocol import Bytes, Execution
 from ptxgym.device.sampling import PERIOD_STEP_BYTES, Sample, SampledLaunch, Written, units_of
 from ptxgym.judge import numbers
@@ -140,7 +140,7 @@ def idle_launch(sample: Sample, small: Sample) -> int | None:
 def idle(axes: Axes, plan: LaunchPlan, sample: Sample, index: int, output: str) -> FullSize:
     """Refuse a plan whose launch `index` does little or nothing at the size that is timed."""
     launch = sample.launches[index]
-    ctas = f"{_noun(plan.launches[index])}s of {_name(launch)} ({launch.units:,} in all)"
+    ctas = f"{_noun(plan.launches[index])}s of {function_name(launch.kernel)} ({launch.units:,} in all)"
     message = (
         f"at the size that is timed ({named(axes)}), {launch.idle} of {launch.ran} sampled {ctas} end without storing "
         "anything, though at small sizes they do: `run` must do the whole work at every size that its arguments name"
@@ -169,7 +169,7 @@ def _numbers(task: Task, axes: Axes, plan: LaunchPlan, sample: Sample, periods: 
         if not covers(task, axes, sample, tensor.name):
             message = (
                 f"at the size that is timed ({named(axes)}), the {launch.units:,} {_noun(plan.launches[0])}s of "
-                f"{_name(launch)} cannot have written {tensor.name}: {_unit(plan, 0, launch)} stored "
+                f"{function_name(launch.kernel)} cannot have written {tensor.name}: {_unit(plan, 0, launch)} stored "
                 f"{written.offsets.size:,} of its {tensor.size_bytes(axes):,} bytes and ended"
             )
             note = _seen(named(axes), plan, sample, f"it did not write its share of {tensor.name}; others may")
@@ -320,20 +320,16 @@ def _seen(size: str, plan: LaunchPlan, sample: Sample, what: str) -> str:
     idle = f"; {launch.idle} of {launch.ran} sampled had nothing to do" if launch.idle else ""
     return (
         f"the size that is timed ({size}) beyond a sample: one of {launch.units:,} {_noun(plan.launches[index])}s of "
-        f"{_name(launch)} was executed; {what}{idle}"
+        f"{function_name(launch.kernel)} was executed; {what}{idle}"
     )
 
 
 def _unit(plan: LaunchPlan, index: int, launch: SampledLaunch) -> str:
-    return f"{_noun(plan.launches[index])} {launch.unit} of {_name(launch)}"
+    return f"{_noun(plan.launches[index])} {launch.unit} of {function_name(launch.kernel)}"
 
 
 def _noun(launch: Launch) -> str:
     return "cluster" if math.prod(launch.cluster or (1, 1, 1)) > 1 else "CTA"
-
-
-def _name(launch: SampledLaunch) -> str:
-    return demangle(launch.kernel).replace("(anonymous namespace)::", "").removeprefix("void ").partition("(")[0]
 
 
 def _span(column: NDArray[np.int64]) -> str:
