@@ -7,7 +7,7 @@ import hashlib
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
@@ -149,6 +149,10 @@ class Evaluator:
     def secret_hash(self) -> str:
         """Hash of the secret from which inputs and hidden shapes are drawn; it may be logged."""
         return self._remote.about().conditions if self._remote is not None else secret_hash(self._secret)
+
+    def served_versions(self) -> Mapping[str, str] | None:
+        """Return on what versions the verdicts of a service depend; None where the evaluator judges here."""
+        return self._remote.about().versions if self._remote is not None else None
 
     def gpu(self, arch: str) -> Gpu | None:
         """Return the GPU that measures kernels for `arch`; None where the emulator runs them.

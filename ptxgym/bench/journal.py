@@ -113,7 +113,7 @@ class RecordedEvaluator(Evaluator):
         turns: Iterable[TurnRecord] = (),
         *,
         tier: Tier = "standard",
-        secret: str,
+        secret: str | None,
         builds: int | None = None,
         runs: int | None = None,
     ) -> None:
@@ -123,7 +123,7 @@ class RecordedEvaluator(Evaluator):
             device: As `Evaluator` takes it.
             turns: Those on record.
             tier: How a GPU measures.
-            secret: Of the run.
+            secret: Of the run; None where the device is a service, which has its own.
             builds: How many submissions may compile at once.
             runs: How many may be executed at once.
         """
@@ -148,6 +148,18 @@ class RecordedEvaluator(Evaluator):
         if place not in self._recorded:  # a second timing would be another verdict, and another conversation
             self._recorded.setdefault(place, super().evaluate(text, asked, arch))
         return self._recorded[place]
+
+    async def aevaluate(
+        self,
+        text: str,
+        task: Task | str,
+        arch: str = "h100",
+        workload: str | None = None,
+        *,
+        variant: str | None = None,
+    ) -> Verdict:
+        """Return the verdict on record, or judge, without blocking the event loop; see `evaluate`."""
+        return await asyncio.to_thread(self.evaluate, text, task, arch, workload, variant=variant)
 
 
 def _key(stored: StoredReply) -> tuple[str, int, str]:

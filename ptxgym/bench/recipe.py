@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, JsonValue, field_validator, model_validator
 
@@ -12,6 +12,7 @@ from ptxgym import content
 from ptxgym.device.cuda.model import Tier
 from ptxgym.envs import StopRule
 from ptxgym.errors import UsageError
+from ptxgym.serve.connection import check_address, is_address
 from ptxgym.task import BASE
 from ptxgym.verdict import Value
 
@@ -94,7 +95,8 @@ class Recipe(Value):
     """`never`, `target_ok` or `speedup:<x>`."""
     seed: int = 0
     """From which the seeds of trajectories follow."""
-    device: Literal["auto", "emulator", "cuda"] = "auto"
+    device: str = "auto"
+    """`auto`, `emulator`, `cuda`, or the address of a service (`http://host:port`)."""
     tier: Tier = "standard"
     limits: Limits = Limits()
     transfers: tuple[Transfer, ...] = ()
@@ -103,6 +105,15 @@ class Recipe(Value):
     @classmethod
     def _parsed(cls, text: str) -> str:
         return StopRule.parse(text).text
+
+    @field_validator("device")
+    @classmethod
+    def _named_device(cls, device: str) -> str:
+        if is_address(device):
+            return check_address(device)
+        if device not in ("auto", "emulator", "cuda"):
+            raise ValueError(f"must be 'auto', 'emulator', 'cuda' or http://host:port, not {device!r}")
+        return device
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -14,6 +14,7 @@ from ptxgym.bench.sweep import Planned, differences, front_matter, plan, playabl
 from ptxgym.errors import UsageError
 from ptxgym.evaluator import Evaluator
 from ptxgym.judge.conditions import run_secret
+from ptxgym.serve.connection import is_address
 from ptxgym.store.lines import read_lines
 from ptxgym.store.reader import EPISODES, RUN, StoredRun, read_record, read_run
 from ptxgym.store.records import EpisodeRecord, Remeasurement
@@ -49,7 +50,7 @@ class Sweep:
             raise UsageError(f"{folder} holds a run already; go on with --resume, or choose another folder by --out")
         self.agents: dict[str, Agent] = {agent.label: _loaded(agent, setting) for agent in recipe.agents}
         self._secret = (stored_secret(folder) if begun else None) or run_secret().decode()
-        with Evaluator(recipe.device, tier=recipe.tier, secret=self._secret) as evaluator:
+        with Evaluator(recipe.device, tier=recipe.tier, secret=self._drawn_from) as evaluator:
             front = front_matter(recipe, self.agents, evaluator, self._secret)
         if not begun:
             RunWriter.begin(folder, front, self._secret).close()
@@ -61,6 +62,11 @@ class Sweep:
         self.record = read_record(folder)
         planned = plan(recipe, self.record.canary)
         self.planned: tuple[Planned, ...] = playable(planned, self.agents, recipe.anchors)
+
+    @property
+    def _drawn_from(self) -> str | None:
+        """The run's secret; None where a service draws from its own."""
+        return None if is_address(self.recipe.device) else self._secret
 
     def left(self) -> tuple[Planned, ...]:
         """Return the episodes that have not ended yet."""
@@ -81,7 +87,7 @@ class Sweep:
                 self.recipe.device,
                 run.stored.turns,
                 tier=self.recipe.tier,
-                secret=self._secret,
+                secret=self._drawn_from,
                 builds=limits.builds,
                 runs=limits.evaluations,
             ) as evaluator,
@@ -105,7 +111,7 @@ class Sweep:
             Evaluator(
                 self.recipe.device,
                 tier=self.recipe.tier,
-                secret=self._secret,
+                secret=self._drawn_from,
                 epoch=EPOCH,
                 builds=limits.builds,
                 runs=limits.evaluations,

@@ -22,7 +22,6 @@ from ptxgym.envs import EnvConfig, load_env
 from ptxgym.episode import Episode
 from ptxgym.errors import UsageError
 from ptxgym.evaluator import Evaluator
-from ptxgym.judge.conditions import secret_hash
 from ptxgym.judge.judge import JUDGE_REVISION
 from ptxgym.plan.record import RECORDER_REVISION
 from ptxgym.store.records import CANARY, RunRecord
@@ -113,7 +112,7 @@ def front_matter(recipe: Recipe, agents: Mapping[str, Agent], evaluator: Evaluat
         recipe: The sweep.
         agents: By label.
         evaluator: That will judge.
-        secret: Of the run; only its hash is recorded.
+        secret: Of the run; what is recorded is the hash of the evaluator's, the same unless that is a service.
 
     Raises:
         UnknownNameError: if an environment, a variant or a part of knowledge does not exist.
@@ -130,7 +129,6 @@ def front_matter(recipe: Recipe, agents: Mapping[str, Agent], evaluator: Evaluat
         "prompts": prompts,
     }
     digest = hashlib.sha256(json.dumps(sweep, sort_keys=True).encode()).hexdigest()
-    conditions = secret_hash(secret.encode())
     return RunRecord(
         name=recipe.name,
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -140,7 +138,7 @@ def front_matter(recipe: Recipe, agents: Mapping[str, Agent], evaluator: Evaluat
         device=", ".join(sorted(set(devices.values()))),
         devices=devices,
         versions=_versions(configs, evaluator),
-        conditions_sha256=conditions,
+        conditions_sha256=evaluator.secret_hash,
         canary=f"ptxgym-canary-{hashlib.sha256(f'canary {digest} {secret}'.encode()).hexdigest()[:32]}",
         tags={"summary": recipe.summary},
     )
@@ -195,16 +193,23 @@ def _device(evaluator: Evaluator, arch: str) -> str:
 
 
 def _versions(configs: tuple[EnvConfig, ...], evaluator: Evaluator) -> dict[str, str]:
-    found = {
-        "ptxgym": ptxgym.__version__,
-        "compiler": find_toolchain().name,
-        "emulator": emulator_revision(),
-        "recorder": str(RECORDER_REVISION),
-        "judge": str(JUDGE_REVISION),
-    }
+    served = evaluator.served_versions()
+    found = (
+        {**served, "ptxgym": ptxgym.__version__}
+        if served is not None
+        else {
+            "ptxgym": ptxgym.__version__,
+            "compiler": find_toolchain().name,
+            "emulator": emulator_revision(),
+            "recorder": str(RECORDER_REVISION),
+            "judge": str(JUDGE_REVISION),
+        }
+    )
     gpus = [gpu for env in configs if (gpu := evaluator.gpu(env.arch)) is not None]
     if gpus:
         found["driver"] = gpus[0].driver
+    if served is not None:
+        return found
     for name in LIBRARIES:
         try:
             found[name] = version(name)

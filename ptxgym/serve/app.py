@@ -24,6 +24,8 @@ from ptxgym.serve.wire import EVALUATIONS, MAX_WAIT_S, SERVICE, TOKEN_VARIABLE, 
 RETRY_AFTER_S = 1
 BODY_LIMIT_S = 60.0
 """How long a body may take to come."""
+DISCARD_BYTES, DISCARD_LIMIT_S = 64 << 20, 2.0
+"""How much of a body that is too large is read, and for how long: a sender that is cut off never reads the answer."""
 _KEY = re.compile(r"[0-9a-f]{64}\Z")
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -140,21 +142,26 @@ class _BadBody(Exception):
 
 
 async def _body(request: Request, most_bytes: int) -> bytes:
-    """Read a body, and no more of it than is accepted."""
+    """Read a body, and keep no more of it than is accepted."""
     too_large = _BadBody(413, f"the body has more than {most_bytes:,} bytes, which is what is accepted")
-    told = request.headers.get("content-length", "0")
-    if told.isdecimal() and int(told) > most_bytes:
-        raise too_large
-    parts, size = [], 0
+    parts: list[bytes] = []
+    size = 0
     try:
-        async with asyncio.timeout(BODY_LIMIT_S):
+        async with asyncio.timeout(BODY_LIMIT_S) as limit:
             async for part in request.stream():
+                if size <= most_bytes < size + len(part):
+                    limit.reschedule(asyncio.get_running_loop().time() + DISCARD_LIMIT_S)
+                    parts.clear()
                 size += len(part)
-                if size > most_bytes:
-                    raise too_large
-                parts.append(part)
+                if size <= most_bytes:
+                    parts.append(part)
+                elif size > DISCARD_BYTES:
+                    break
     except TimeoutError:
-        raise _BadBody(408, f"the body did not come within {BODY_LIMIT_S:g} s") from None
+        if size <= most_bytes:
+            raise _BadBody(408, f"the body did not come within {BODY_LIMIT_S:g} s") from None
+    if size > most_bytes:
+        raise too_large
     return b"".join(parts)
 
 

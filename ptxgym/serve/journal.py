@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from ptxgym.cluster.results import write_whole
-from ptxgym.errors import InfrastructureError
+from ptxgym.errors import InfrastructureError, UsageError
 from ptxgym.serve.wire import Asked
 from ptxgym.verdict import Value
 
@@ -26,14 +28,23 @@ class Journal:
     """A folder of accepted evaluations; safe to share among threads as long as one key is one thread's."""
 
     def __init__(self, folder: Path) -> None:
-        """Open, and make, the folder.
+        """Open, and make, the folder; it is this process's until `close`.
 
         Raises:
             InfrastructureError: if that cannot be done.
+            UsageError: if another server has it.
         """
         self._folder = folder
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(self._lock)
+                raise UsageError(
+                    f"another server keeps its evaluations in {folder}: give this one another folder"
+                ) from None
         except OSError as error:
             raise InfrastructureError(f"evaluations cannot be kept in {folder}: {error.strerror}") from error
 
@@ -61,6 +72,10 @@ class Journal:
             with contextlib.suppress(OSError, ValidationError):
                 found.append(Accepted.model_validate_json(path.read_bytes()))
         return tuple(found)
+
+    def close(self) -> None:
+        """Let others have the folder."""
+        os.close(self._lock)
 
     def _path(self, key: str) -> Path:
         return self._folder / f"{key}.json"

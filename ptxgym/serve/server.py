@@ -19,6 +19,8 @@ from ptxgym.serve.journal import Journal
 
 BACKLOG = 2048
 GRACE_S = 30.0
+LINGER_S = 1.5
+"""How long a server that ends is still there after its last verdict: a client may be between two questions."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ def serve(
         told: Takes the address once it can be asked, and what ends the server.
 
     Raises:
-        UsageError: if a package is missing, the address cannot be had, or no worker can ever serve.
+        UsageError: if a package is missing, the address or the journal cannot be had, or no worker can ever serve.
         InfrastructureError: if the journal cannot be kept.
     """
     check_installed()
@@ -99,11 +101,13 @@ def serve(
     limits = Limits(**{name: value for name, value in given.items() if value is not None})
     _more_files(limits.requests + 256)
     with _bound(place) as listening:
-        desk = Desk(service, Journal(journal))
+        kept = Journal(journal)
+        desk = Desk(service, kept)
         try:
             asyncio.run(_serve(make_app(desk, token, limits), desk, listening, place, told))
         finally:
             desk.close()
+            kept.close()
 
 
 async def _serve(
@@ -160,6 +164,8 @@ async def _drain(desk: Desk, ending: Ending, grace_s: float) -> None:
     desk.leave()
     idle, now = asyncio.create_task(desk.idle()), asyncio.create_task(ending.now.wait())
     await asyncio.wait({idle, now}, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
+    if idle.done():
+        await asyncio.wait({now}, timeout=min(LINGER_S, grace_s))
     idle.cancel()
     now.cancel()
     desk.left.set()

@@ -27,6 +27,7 @@ from ptxgym.errors import (
 )
 from ptxgym.evaluator import Evaluator
 from ptxgym.serve import remote
+from ptxgym.serve.journal import Journal
 from ptxgym.serve.wire import Answer, Problem
 from ptxgym.task import load_task
 from ptxgym.verdict import Status
@@ -146,10 +147,13 @@ def test_what_there_is_not_is_told_so(started):
     assert json.loads(call(started, "GET", "/v1/service/status")[2])["backend"] == "local"
 
 
-def test_oversized_bodies_are_not_read(start):
+def test_oversized_bodies_are_not_kept(start):
     address, _, _ = start(body_bytes=2048)
     status, headers, _ = call(address, "POST", "/v1/evaluations", b"x" * 4096)
     assert status == 413 and headers["connection"] == "close"
+    assert call(address, "POST", "/v1/evaluations", b"x" * (16 << 20))[0] == 413
+    with Evaluator(address) as evaluator, pytest.raises(UsageError, match=r"more than 2,048 bytes"):
+        evaluator.evaluate("x" * 4096, "gemm")
     host, _, port = address.partition("//")[2].partition(":")
     with socket.create_connection((host, int(port)), timeout=30) as link:  # without saying how much will come
         link.sendall(
@@ -293,6 +297,14 @@ def test_a_signal_lets_a_server_finish_what_it_accepted_and_end_well(killable, l
     assert killable.process.wait(30) == 0
 
 
+def test_a_folder_serves_one_server_at_a_time(tmp_path):
+    first = Journal(tmp_path)
+    with pytest.raises(UsageError, match="another folder"):
+        Journal(tmp_path)
+    first.close()
+    Journal(tmp_path).close()
+
+
 def test_the_document_names_what_there_is(start):
     address, _, _ = start()
     status, _, text = call(address, "GET", "/openapi.json", Authorization="")
@@ -320,3 +332,20 @@ def test_the_client_needs_neither_ray_nor_torch_nor_a_server_library(start):
     )
     assert threading.active_count() > 1
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_a_run_is_judged_by_a_service_and_says_under_which_conditions(start, tmp_path, monkeypatch, capsys):
+    from ptxgym.cli.playing import run_one
+    from ptxgym.envs import load_env
+    from ptxgym.store.reader import read_run
+
+    address, _, service = start()
+    folder = tmp_path / "run"
+    config = load_env("PTX-Gemm-H100").override(turns=1)
+    monkeypatch.setattr("ptxgym.bench.sweep.find_toolchain", lambda: pytest.fail("no compiler is needed here"))
+    assert run_one(config, "oracle", {}, seed=0, device=address, tier="standard", folder=folder) == 0
+    stored = read_run(folder)
+    assert stored.record.conditions_sha256 == service.secret_hash and stored.record.device == "emulator"
+    assert [turn.verdict.code for turn in stored.turns] == ["judge.ok"]
+    written = "".join(path.read_text(errors="replace") for path in folder.rglob("*") if path.is_file())
+    assert TOKEN not in written + capsys.readouterr().out and service._secret.decode() not in written
