@@ -229,7 +229,7 @@ _BARRIERS = (
         "barriers",
         "Every wait ends.",
         "PTX ISA 9.7.13.15",
-        ("emulator.deadlock", "emulator.livelock"),
+        ("emulator.deadlock", "emulator.livelock", "emulator.endless_loop"),
     ),
     Item(
         "barrier.named",

@@ -20,6 +20,7 @@ from ptxgym.verdict import Failure, Finding, Severity
 REMARKS = frozenset({"tma.box_outside"})
 """Notes about what is done on purpose where a grid is rounded up."""
 _HANG = "emulator.deadlock"
+_NEVER_ENDS = ("emulator.instruction_budget", "emulator.endless_loop")
 _MISSING = re.compile(r"(\d+) of \d+ arrivals missing, tx-count (-?\d+)")
 _ROOTS = (
     ("columns of tensor memory", "tmem.columns"),
@@ -44,7 +45,7 @@ def check_findings(facts: Facts) -> Iterator[Observation]:
     if any(isinstance(run.result, Failure) for run in facts.runs):
         yield from _hang([one for one in merged if one.code == _HANG and one.severity is Severity.ERROR], bytes_differ)
     for failure in {run.result.code: run.result for run in facts.runs if isinstance(run.result, Failure)}.values():
-        if failure.code in ("emulator.instruction_budget",):
+        if failure.code in _NEVER_ENDS:
             remedy = "A wait or loop that never ends, or far more work than the operator needs."
             yield unknown("mbarrier.waits", failure.message, remedy, code=failure.code)
         elif not failure.findings:
