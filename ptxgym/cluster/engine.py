@@ -160,18 +160,18 @@ class Engine:
     def _serve(self) -> None:
         published = 0.0
         try:
-            self._scheduler.advance()
             while not (self._closed and self._inbox.empty()):
+                self._scheduler.advance()
                 now = time.monotonic()
                 if now >= published + PUBLISH_S:
                     published = now
                     self._publish(self._scheduler.status())
                 wake_at = self._scheduler.wake_at()
                 until = published + PUBLISH_S if wake_at is None else min(wake_at, published + PUBLISH_S)
-                try:
+                with contextlib.suppress(queue.Empty):
                     self._inbox.get(timeout=max(until - now, 0.001))()
-                except queue.Empty:
-                    self._scheduler.advance()
+                    while True:  # all that has happened, before anything is decided
+                        self._inbox.get_nowait()()
         except BaseException as error:  # a bug: better told to all than waited for for ever
             self._broken = error
             self._scheduler.fail_all(RuntimeError(f"the scheduler has failed: {type(error).__name__}: {error}"))

@@ -32,6 +32,8 @@ PREFLIGHT_LIMIT_S = 8.0
 """For the cluster to say what it has."""
 SCHEDULE_LIMIT_S = 60.0
 """For Ray to place an actor whose resources are free on paper."""
+HIRE_POLL_S = 0.5
+CLOSE_LIMIT_S = 5.0
 
 T = TypeVar("T")
 
@@ -125,6 +127,9 @@ class RayBackend:
         self._numbers = itertools.count()
         self._metrics = Metrics()
         self._board: Any = None
+        self._closed = threading.Event()
+        self._hiring = 0
+        self._hired = threading.Condition()
 
     def fleet(self, device: str) -> Fleet:
         """Return the fleet that uses the cluster well; see `Backend.fleet`."""
@@ -156,6 +161,16 @@ class RayBackend:
 
     def hire(self, role: Role, config: StationConfig) -> RayWorker:
         """Start an actor; see `Backend.hire`."""
+        with self._hired:
+            self._hiring += 1
+        try:
+            return self._started(role, config)
+        finally:
+            with self._hired:
+                self._hiring -= 1
+                self._hired.notify_all()
+
+    def _started(self, role: Role, config: StationConfig) -> RayWorker:
         name = f"{role.name} #{next(self._numbers)}"
         options: dict[str, Any] = {
             "num_cpus": 1, "max_restarts": 0, "max_task_retries": 0, "max_concurrency": role.slots + 3,
@@ -165,9 +180,12 @@ class RayBackend:
         actor: Any = ray.remote(Host).options(**options).remote(config, name)
         said: Any = actor.describe.remote()
         try:
-            ready, _ = ray.wait([said], timeout=SCHEDULE_LIMIT_S + START_LIMIT_S)
-            if not ready:
-                raise InfrastructureError(f"Ray has not placed worker {name}; `ray status` shows what it waits for")
+            until = time.monotonic() + SCHEDULE_LIMIT_S + START_LIMIT_S
+            while not ray.wait([said], timeout=HIRE_POLL_S)[0]:
+                if self._closed.is_set():
+                    raise InfrastructureError("the evaluation service was closed")
+                if time.monotonic() > until:
+                    raise InfrastructureError(f"Ray has not placed worker {name}; `ray status` shows what it waits for")
             return RayWorker(actor, name, ray.get(said))
         except ray.exceptions.RayTaskError as error:
             _kill(actor)
@@ -194,7 +212,13 @@ class RayBackend:
             self._board.write.remote(os.getpid(), time.time(), status.model_dump(mode="json"))
 
     def close(self) -> None:
-        """Take the status off the board; the connection to the cluster stays the caller's."""
+        """Take the status off the board; the connection to the cluster stays the caller's.
+
+        Waits for hires to end: a call that comes after the caller's `ray.shutdown()` would connect again.
+        """
+        self._closed.set()
+        with self._hired:
+            self._hired.wait_for(lambda: not self._hiring, CLOSE_LIMIT_S)
         with contextlib.suppress(ray.exceptions.RayError):
             if self._board is not None and ray.is_initialized():
                 self._board.remove.remote(os.getpid())

@@ -8,8 +8,9 @@ submission does is a verdict, and ends it.
 from __future__ import annotations
 
 import functools
-from collections import Counter
-from collections.abc import Callable, Sequence
+import heapq
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeVar
@@ -62,8 +63,8 @@ T = TypeVar("T")
 class Scheduler:
     """Queues, workers and who waits for what.
 
-    Its owner calls `ask` and `withdraw` for askers, `advance` when `wake_at` has come, and whatever it is given to
-    `post`, as soon as it can, on the same thread.
+    Its owner calls `ask` and `withdraw` for askers, and whatever it is given to `post`; then, and when `wake_at` has
+    come, `advance`, once for all that has happened. All on one thread.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class Scheduler:
         self._ends_in_row: Counter[str] = Counter()
         self._hands: list[Hand] = []
         self._jobs: dict[str, Job] = {}
+        self._by_build: defaultdict[str, list[Job]] = defaultdict(list)
         self._lobby: list[Asker] = []
         self._numbers = 0
         self._steps = 0
@@ -111,7 +113,6 @@ class Scheduler:
         self.counters["asked"] += 1
         if not self._admit(asker):
             self._lobby.append(asker)
-        self.advance()
 
     def withdraw(self, ticket: Ticket) -> None:
         """Let an asker go who no longer waits."""
@@ -123,7 +124,6 @@ class Scheduler:
         job = self._jobs.get(ticket.key)
         if job is not None:
             self._leave(job, [asker for asker in job.askers if asker.ticket is ticket])
-        self.advance()
 
     def advance(self) -> None:
         """Do what is due: deadlines, admissions, hires, probes, and steps for whoever is free."""
@@ -163,6 +163,7 @@ class Scheduler:
             _refuse(asker, error)
         self._lobby.clear()
         self._jobs.clear()
+        self._by_build.clear()
         self._vacancies.clear()
         for hand in self._hands:
             hand.worker.kill()
@@ -201,7 +202,8 @@ class Scheduler:
             _resolve(asker.ticket.future, known)
         elif len(self._jobs) < self._limits.capacity:
             self._numbers += 1
-            self._jobs[asker.work.key] = Job(asker.work, self._numbers, [asker])
+            job = self._jobs[asker.work.key] = Job(asker.work, self._numbers, [asker])
+            self._by_build[asker.work.build_key].append(job)
         else:
             return False
         asker.settled.set()
@@ -240,7 +242,7 @@ class Scheduler:
         if job.askers:
             return
         if job.hand is None:
-            del self._jobs[job.work.key]
+            self._drop(job)
         else:
             job.abandoned_at = self._clock()
 
@@ -251,7 +253,7 @@ class Scheduler:
                 continue
             hand = job.hand
             hand.worker.kill()
-            del self._jobs[job.work.key]
+            self._drop(job)
             self._vacate(hand, f"was ended: nobody waited any more for its step {job.kind}", now)
             self._vacancies[hand.role.name].hire_at = now  # that was not the worker's fault
 
@@ -269,13 +271,17 @@ class Scheduler:
         building = {job.work.build_key for job in jobs if job.hand is not None and job.kind is Kind.BUILD}
         ready = Counter((job.kind, job.work.arch) for job in jobs if job.hand is None)
         slots = {last: self._slots(*last) for last in {(job.work.last, job.work.arch) for job in jobs}}
+        able: dict[tuple[Kind, str], _Able] = {}
         waiting = [job for job in jobs if job.hand is None and job.not_before <= now]
         for job in sorted(waiting, key=lambda job: job.order):
-            if job.kind is Kind.BUILD:
-                after = (job.work.last, job.work.arch)
-                if job.work.build_key in building or ready[after] >= READY_PER_SLOT * max(slots[after], 1):
-                    continue
-            hand = self._choose(job)
+            need, after = (job.kind, job.work.arch), (job.work.last, job.work.arch)
+            if job.kind is Kind.BUILD and (
+                job.work.build_key in building or ready[after] >= READY_PER_SLOT * max(slots[after], 1)
+            ):
+                continue
+            if need not in able:
+                able[need] = _Able(hand for hand in self._hands if hand.role.serves(*need))
+            hand = able[need].choose(job)
             if hand is None:
                 continue
             self._start(job, hand, now)
@@ -287,13 +293,6 @@ class Scheduler:
 
     def _slots(self, kind: Kind, arch: str) -> int:
         return sum(hand.role.slots for hand in self._hands if hand.role.serves(kind, arch))
-
-    def _choose(self, job: Job) -> Hand | None:
-        """Return who takes the next step of a job: rather not where it failed, rather who has least to do."""
-        able = [hand for hand in self._hands if hand.free and hand.role.serves(job.kind, job.work.arch)]
-        if job.alone:
-            able = [hand for hand in able if not hand.running]
-        return min(able, key=lambda hand: (hand.worker.place == job.avoid, len(hand.running)), default=None)
 
     def _start(self, job: Job, hand: Hand, now: float) -> None:
         self._steps += 1
@@ -319,7 +318,6 @@ class Scheduler:
                 self._retry(job, error, hand.worker.place, now)
             else:
                 self._end(job, error)
-        self.advance()
 
     def _came(self, job: Job, hand: Hand, outcome: Outcome, now: float) -> None:
         if isinstance(outcome, Verdict) and outcome.status is Status.INFRA:
@@ -334,10 +332,10 @@ class Scheduler:
             self._end(job, outcome)
             return
         if job.abandoned_at is not None:
-            del self._jobs[job.work.key]  # the build stays in the worker's cache
+            self._drop(job)  # the build stays in the worker's cache
             return
-        for other in self._jobs.values():
-            if other is job or (other.kind is Kind.BUILD and other.hand is None and _shares_build(other, job)):
+        for other in self._by_build[job.work.build_key]:
+            if other is job or (other.kind is Kind.BUILD and other.hand is None):
                 other.kind, other.handover = other.work.last, outcome.handover
 
     def _retry(self, job: Job, error: InfrastructureError, place: str, now: float) -> None:
@@ -345,7 +343,7 @@ class Scheduler:
         job.failures += 1
         job.avoid = place
         if job.abandoned_at is not None:
-            del self._jobs[job.work.key]
+            self._drop(job)
             return
         if job.failures > self._limits.retries:
             times = "once" if job.failures == 1 else f"{job.failures} times"
@@ -360,9 +358,17 @@ class Scheduler:
             job.kind, job.handover = Kind.BUILD, None
             self.counters["rebuilds"] += 1
 
+    def _drop(self, job: Job) -> None:
+        """Forget a job that has ended, or that nobody waits for."""
+        del self._jobs[job.work.key]
+        sharing = self._by_build[job.work.build_key]
+        sharing.remove(job)
+        if not sharing:
+            del self._by_build[job.work.build_key]
+
     def _end(self, job: Job, result: Verdict | BaseException) -> None:
         """Answer all who wait for a job."""
-        del self._jobs[job.work.key]
+        self._drop(job)
         for asker in job.askers:
             if isinstance(result, Verdict):
                 _resolve(asker.ticket.future, result)
@@ -394,7 +400,6 @@ class Scheduler:
         else:  # no try will ever succeed
             vacancy.trouble, vacancy.hire_at = str(error), float("inf")
             self._unserved(error)
-        self.advance()
 
     def _unserved(self, error: BaseException) -> None:
         """Fail the jobs that no worker, present or to come, can take."""
@@ -419,7 +424,7 @@ class Scheduler:
             if len(aboard) == 1:
                 self._retry(job, error, hand.worker.place, now)
             elif job.abandoned_at is not None:
-                del self._jobs[job.work.key]
+                self._drop(job)
             else:
                 job.alone, job.avoid = True, hand.worker.place
                 self.counters["retries"] += 1
@@ -427,7 +432,6 @@ class Scheduler:
     def _left(self, hand: Hand, done: Future[str]) -> None:
         """Take that a worker has ended, which its steps may not have told, or it had none."""
         self._lost(hand, WorkerGone(done.result()), self._clock())
-        self.advance()
 
     def _vacate(self, hand: Hand, trouble: str, now: float) -> list[Job]:
         """Take a worker off the fleet; return what it was doing for somebody."""
@@ -470,11 +474,30 @@ class Scheduler:
             self.counters["quarantines"] += 1
         else:
             hand.state = WorkerState.IDLE
-        self.advance()
 
 
-def _shares_build(one: Job, other: Job) -> bool:
-    return one.work.build_key == other.work.build_key
+class _Able:
+    """Workers that can do one kind of step, the least busy first."""
+
+    def __init__(self, hands: Iterable[Hand]) -> None:
+        self._hands = [hand for hand in hands if hand.free]
+        self._heap = [(len(hand.running), index, hand) for index, hand in enumerate(self._hands)]
+        heapq.heapify(self._heap)
+
+    def choose(self, job: Job) -> Hand | None:
+        """Return who takes a step of `job`: rather not where it failed, rather who has least to do."""
+        if job.alone or job.avoid:
+            able = [hand for hand in self._hands if hand.free and not (job.alone and hand.running)]
+            return min(able, key=lambda hand: (hand.worker.place == job.avoid, len(hand.running)), default=None)
+        while self._heap:
+            busy, index, hand = self._heap[0]
+            if not hand.free:
+                heapq.heappop(self._heap)
+            elif busy != len(hand.running):  # it has been given something since
+                heapq.heapreplace(self._heap, (len(hand.running), index, hand))
+            else:
+                return hand
+        return None
 
 
 def _refuse(asker: Asker, error: Exception) -> None:

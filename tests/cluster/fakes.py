@@ -120,9 +120,11 @@ class Bench:
         return fresh
 
     def settle(self) -> None:
-        """Handle all events."""
+        """Handle all events, and what follows from them."""
+        self.scheduler.advance()
         while self.inbox:
             self.inbox.popleft()()
+            self.scheduler.advance()
 
     def wait(self, seconds: float) -> None:
         """Let time pass, waking up whenever the scheduler asks to be."""
