@@ -100,3 +100,7 @@ LATER_ARRIVAL = (
     "The barrier after it is complete when the same warps are done with the other half of the same block: a longer "
     "wait for the same warps, which need nothing that comes after it."
 )
+NOTHING_READ = (
+    "A warp that skips a block has read nothing of the slot since the arrival of the round before, which orders what "
+    "it read then: this arrival has nothing to hand on."
+)

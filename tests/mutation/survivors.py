@@ -109,6 +109,9 @@ SURVIVORS = (
     *(Survivor(kernel, "relaxed.arrive", _HANDS_OVER_SUMS, reasons.RELAXED) for kernel in _BLACKWELL),
     *(Survivor(kernel, "relaxed.wait", _TAKES_SUMS, reasons.RELAXED) for kernel in _BLACKWELL),
     *(Survivor(kernel, "relaxed.wait", _STATISTICS_WAIT, reasons.STATISTICS) for kernel in _BACKWARD_B200),
+    Survivor(
+        "attn_bwd_causal", "relaxed.arrive", r"release\(.*\);", reasons.NOTHING_READ, r"if \(block < diagonal\) \{.*"
+    ),
     *(Survivor(kernel, "idesc.n", _PRODUCT, reasons.WIDER) for kernel in _BACKWARD_B200),
     *(
         Survivor(kernel, "stage.wait", r"barrier_wait\(&shared\.scores, block % 2\);", reasons.LATER_COMMIT)

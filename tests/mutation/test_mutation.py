@@ -38,7 +38,7 @@ DESCRIPTORS = tuple(f"{part}.{letter}" for letter in "AB" for part in ("descript
 PLAN_OPERATORS = ("map.swizzle", "map.box", "map.bounds", "map.stride", "launch.smem", "launch.grid", "launch.block")
 OPERATORS = tuple(dict.fromkeys([*(operator.name for operator in operators(STAGE_BYTES)), *PLAN_OPERATORS]))
 
-NUMBERS = frozenset({"column.mma_a", "column.st", "idesc.negate_a", "launch.grid"})
+NUMBERS = frozenset({"column.mma_a", "column.st", "launch.grid"})
 """Changes that only the numbers show: what is multiplied is there, and in order."""
 EQUIVALENT = frozenset(
     {"drop.mbarrier_init_fence", "move.proxy_fence", "drop.tcgen05_fence_before", "drop.tcgen05_relinquish"}
