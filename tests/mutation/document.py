@@ -27,9 +27,8 @@ again at a larger size.
   counts or feeds. The share is of all that is noticed or missed.
 """
 _TAIL = """
-What is noticed but not named shows in the numbers alone: shapes and signs of an instruction descriptor, the box and
-the swizzle of a tensor map through which results are stored, a descriptor or a column that leads to other data which is
-there.
+What is noticed but not named shows in the numbers alone: shapes of an instruction descriptor, the box and the swizzle
+of a tensor map through which results are stored, a descriptor or a column that leads to other data which is there.
 Blackwell is emulated; no GPU of that generation has confirmed any of it.
 """
 _KINDS: dict[Kind, str] = {
