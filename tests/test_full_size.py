@@ -215,4 +215,8 @@ def test_results_that_several_ctas_combine_are_not_compared() -> None:
     assert judging._combines(count("atom.global.add.f32", "atom"))
     assert judging._combines(count("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group", "tma"))
     assert not judging._combines(count("atom.shared.add.u32", "atom"))
+    for form in ("ld.acquire.gpu.global.u32", "ld.global.acquire.gpu.b32", "fence.acq_rel.gpu", "membar.gl"):
+        assert judging._combines(count(form, "ld")), form
+    for form in ("ld.acquire.cta.global.u32", "mbarrier.arrive.release.cluster.shared::cluster.b64", "membar.cta"):
+        assert not judging._combines(count(form, "ld")), form
     assert not judging._combines(count("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group", "tma"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -89,6 +90,10 @@ def budgets(task: Task, axes: Axes, plan: LaunchPlan, small: Axes, execution: Ex
     return found
 
 
+_ORDERS = re.compile(r"\.(acquire|release|acq_rel|sc)\.(gpu|sys)\b|^membar\.(gl|sys)\b")
+"""Forms by which one CTA hands results to another."""
+
+
 def judge_sample(
     task: Task, axes: Axes, plan: LaunchPlan, sample: Sample, periods: Mapping[str, Bytes], execution: Execution
 ) -> FullSize:
@@ -118,9 +123,7 @@ def judge_sample(
         }[first.end]
         return FullSize(note=_seen(size, plan, sample, f"it {why}; what it computes was not checked"))
     if _combines(execution):
-        return FullSize(
-            note=_seen(size, plan, sample, "results are combined by atomics, so their values were not checked")
-        )
+        return FullSize(note=_seen(size, plan, sample, "CTAs combine their results, so their values were not checked"))
     return _numbers(task, axes, plan, sample, periods)
 
 
@@ -289,9 +292,11 @@ def _relative_error(found: NDArray[np.float32], expected: NDArray[np.float64]) -
 
 
 def _combines(execution: Execution) -> bool:
-    """Return whether results may be sums over several CTAs."""
+    """Return whether results may be sums over several CTAs: by atomics, or in turn, by a flag in global memory."""
     return any(
-        (count.family == "atom" and ".shared" not in count.form) or count.form.startswith("cp.reduce")
+        (count.family == "atom" and ".shared" not in count.form)
+        or count.form.startswith("cp.reduce")
+        or (_ORDERS.search(count.form) is not None and ".shared" not in count.form)
         for count in execution.counts
     )
 

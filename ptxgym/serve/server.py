@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ptxgym.errors import InfrastructureError, PtxgymError, UsageError
+from ptxgym.errors import InfrastructureError, UsageError
 from ptxgym.extras import need
 from ptxgym.serve.desk import Desk, Served
 from ptxgym.serve.journal import Journal
@@ -155,8 +155,8 @@ async def _serve(
         stop.cancel()
         server.should_exit = True
         await serving
-    if beginning.done() and not beginning.cancelled() and isinstance(beginning.exception(), PtxgymError):
-        beginning.result()
+    if beginning.done() and not beginning.cancelled():
+        beginning.result()  # raises what kept the desk from beginning
 
 
 async def _drain(desk: Desk, ending: Ending, grace_s: float) -> None:
