@@ -37,8 +37,8 @@ from ptxgym.memory import Key, Memory
 from ptxgym.serve.connection import is_address
 from ptxgym.serve.remote import Remote
 from ptxgym.submission import MAX_SOURCE_BYTES, check_text
-from ptxgym.task import BASE, Task, load_arch, load_task
-from ptxgym.variants import load_variant
+from ptxgym.task import Task, load_arch
+from ptxgym.variants import asked_for
 from ptxgym.verdict import Failure, Verdict
 
 RANDOM_SCHEDULES = 8
@@ -102,9 +102,8 @@ class Evaluator:
             raise unmeasured_tier(self._tier, "the device chosen does not measure")
         self._own_secret = secret is not None
         if secret is None:
-            secret = (
-                "the service's" if self._remote else run_secret()
-            )  # here, so that vector environments fork or spawn with it
+            # Drawn here, so that vector environments fork or spawn with it.
+            secret = "the service's" if self._remote else run_secret()
         self._secret = _secret_bytes(secret)
         self._epoch = whole_number("epoch", epoch, 0)
         if not isinstance(cache, Cache | None):
@@ -199,12 +198,7 @@ class Evaluator:
         """
         if not isinstance(text, str):
             raise UsageError(f"a submission is a str, not {type(text).__name__}")
-        if not isinstance(task, str | Task):
-            raise UsageError(f"task must be a Task or the name of one, not {task!r}; see `ptxgym list`")
-        if variant is not None:
-            task = load_variant(task, variant)
-        elif isinstance(task, str):
-            task = load_task(task)
+        task = asked_for(task, variant)
         load_arch(arch)
         if self._remote is not None:
             return self._refused(text, task, arch) or self._remote.evaluate(text, task, arch, workload)
@@ -227,8 +221,8 @@ class Evaluator:
         variant: str | None = None,
     ) -> Verdict:
         """Judge `text` without blocking the event loop; see `evaluate`."""
-        if self._remote is not None and isinstance(text, str) and isinstance(task, str | Task):
-            asked = load_variant(task, variant or BASE) if variant is not None or isinstance(task, str) else task
+        if self._remote is not None and isinstance(text, str):
+            asked = asked_for(task, variant)
             load_arch(arch)
             return self._refused(text, asked, arch) or await self._remote.aevaluate(text, asked, arch, workload)
         return await asyncio.to_thread(self.evaluate, text, task, arch, workload, variant=variant)

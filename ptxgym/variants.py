@@ -16,7 +16,7 @@ from typing import Any, Literal, Self, get_args
 from pydantic import Field, ValidationError, model_validator
 
 from ptxgym import content
-from ptxgym.errors import ContentError, UnknownNameError
+from ptxgym.errors import ContentError, UnknownNameError, UsageError
 from ptxgym.task import BASE, ITEM_BYTES, Axis, DType, Expression, Solution, Task, Tensor, Workload, load_task
 from ptxgym.verdict import Status, Value
 
@@ -157,6 +157,18 @@ def load_variant(task: Task | str, name: str = BASE) -> Task:
     file = _read(whole)
     assert file is not None  # or only `base` were known
     return _derived(whole.folder / FILE, whole, file, chosen)
+
+
+def asked_for(task: Task | str, variant: str | None) -> Task:
+    """Return the task that a caller means: a name alone is the task as it is given, a `Task` alone is itself.
+
+    Raises:
+        UsageError: if `task` is neither.
+        UnknownNameError, ContentError: as `load_variant`.
+    """
+    if not isinstance(task, str | Task):
+        raise UsageError(f"task must be a Task or the name of one, not {task!r}; see `ptxgym list`")
+    return task if isinstance(task, Task) and variant is None else load_variant(task, variant or BASE)
 
 
 _HINT = " (`ptxgym list --variants` shows all)"

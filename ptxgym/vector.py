@@ -6,8 +6,6 @@ what this class has begun: every sub-environment steps on a thread of its own, a
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
@@ -22,6 +20,7 @@ from ptxgym.env import KernelEnv, Observation
 from ptxgym.errors import UsageError
 from ptxgym.evaluator import Evaluator
 from ptxgym.serve.connection import is_address
+from ptxgym.threads import started
 
 _Result = Any
 """What a step or a reset returns."""
@@ -92,10 +91,9 @@ class KernelVectorEnv(SyncVectorEnv):
             env.begin(action, reset=reset_next and env.over)
         try:
             return super().step(actions)
-        except Exception:
-            for env in ahead:
+        finally:
+            for env in ahead:  # those that were not asked, since one before them raised
                 env.settle()
-            raise
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close the environments, and let go of the service."""
@@ -116,7 +114,7 @@ class _Ahead(gym.Wrapper[Observation, str, Observation, str]):
 
     def begin(self, action: str, *, reset: bool) -> None:
         """Begin a step, or the reset that comes in its place."""
-        self._begun = _started((lambda: self._reset(None, None)) if reset else (lambda: self._step(action)))
+        self._begun = started(lambda: self._reset(None, None) if reset else self._step(action), "ptxgym-env")
 
     def settle(self) -> None:
         """Wait for what was begun, whatever came of it."""
@@ -153,17 +151,3 @@ class _Ahead(gym.Wrapper[Observation, str, Observation, str]):
 def _shared(device: str, tier: Tier) -> Evaluator:
     """Return what all environments of this process share for a device."""
     return Evaluator.shared(device, tier) if is_address(device) else EvaluationService.shared(device, tier)
-
-
-def _started(function: Callable[[], _Result]) -> Future[_Result]:
-    """Call a function on a daemon thread: one that waits for a verdict does not keep the process from ending."""
-    future: Future[_Result] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(function())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="ptxgym-env", daemon=True).start()
-    return future

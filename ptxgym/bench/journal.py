@@ -19,7 +19,7 @@ from ptxgym.evaluator import Evaluator
 from ptxgym.store.lines import LineWriter, read_lines
 from ptxgym.store.records import SCHEMA, Message, TurnRecord
 from ptxgym.task import BASE, Task
-from ptxgym.variants import load_variant
+from ptxgym.variants import asked_for
 from ptxgym.verdict import Value, Verdict
 
 REPLIES = "replies.jsonl"
@@ -140,7 +140,7 @@ class RecordedEvaluator(Evaluator):
         variant: str | None = None,
     ) -> Verdict:
         """Return the verdict on record, or judge; see `Evaluator.evaluate`."""
-        asked = load_variant(task, variant or BASE) if variant is not None or isinstance(task, str) else task
+        asked = asked_for(task, variant)
         source = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
         if workload is not None:
             return super().evaluate(text, asked, arch, workload)

@@ -8,15 +8,14 @@ submission does is a verdict, and ends it.
 from __future__ import annotations
 
 import functools
-import heapq
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TypeVar
 
+from ptxgym.cluster.crew import Able, Crew, Post, then
 from ptxgym.cluster.jobs import Asker, Hand, Job
-from ptxgym.cluster.protocol import Kind, ServiceStatus, Ticket, WorkerState
+from ptxgym.cluster.protocol import Kind, ServiceStatus, Ticket
 from ptxgym.cluster.work import HandoverLost, Outcome, Role, Step, Worker, WorkerGone
 from ptxgym.errors import DeadlineExceeded, InfrastructureError, Overloaded
 from ptxgym.verdict import Status, Verdict
@@ -25,14 +24,6 @@ READY_PER_SLOT = 2
 """Built evaluations that wait per slot of those that run them; beyond that, builds wait."""
 RETRY_PAUSE_S = 0.5
 """Before a second try; doubles each time."""
-HIRE_PAUSE_S = 1.0
-"""Before a worker that ended is replaced for a second time in a row; doubles each time."""
-HIRE_PAUSE_MOST_S = 30.0
-STRIKES = 3
-"""Failures in a row after which a worker is not trusted, even if its GPU seems well."""
-QUARANTINE_S = 60.0
-"""Before a GPU that is not well is tried again; doubles each time."""
-QUARANTINE_MOST_S = 3600.0
 LINGER_S = {Kind.BUILD: 2.0, Kind.EMULATE: 2.0, Kind.MEASURE: 60.0}
 """How long a step that nobody waits for any more may go on before its worker is ended."""
 
@@ -45,19 +36,6 @@ class Limits:
     """Evaluations that may be accepted and not finished at a time."""
     retries: int
     """How often an evaluation is tried again after failures of the machine."""
-
-
-@dataclass
-class _Vacancy:
-    """A role without a worker."""
-
-    role: Role
-    hire_at: float
-    hiring: bool = False
-    trouble: str = ""
-
-
-T = TypeVar("T")
 
 
 class Scheduler:
@@ -73,7 +51,7 @@ class Scheduler:
         limits: Limits,
         *,
         clock: Callable[[], float],
-        post: Callable[[Callable[[], None]], None],
+        post: Post,
         hire: Callable[[Role], Future[Worker]],
         remembered: Callable[[str], Verdict | None],
         remember: Callable[[str, Verdict], None],
@@ -91,12 +69,9 @@ class Scheduler:
             remember: Keeps a verdict by key.
             backend: Shown in the status.
         """
-        self._limits, self._clock, self._post, self._hire = limits, clock, post, hire
+        self._limits, self._clock, self._post = limits, clock, post
         self._remembered, self._remember, self._backend = remembered, remember, backend
         self._roles = tuple(roles)
-        self._vacancies = {role.name: _Vacancy(role, 0.0) for role in roles}
-        self._ends_in_row: Counter[str] = Counter()
-        self._hands: list[Hand] = []
         self._jobs: dict[str, Job] = {}
         self._by_build: defaultdict[str, list[Job]] = defaultdict(list)
         self._lobby: list[Asker] = []
@@ -104,6 +79,7 @@ class Scheduler:
         self._steps = 0
         self._ended: Exception | None = None
         self.counters: Counter[str] = Counter()
+        self._crew = Crew(roles, self, self.counters, clock=clock, post=post, hire=hire)
 
     def ask(self, asker: Asker) -> None:
         """Take an asker: answer from memory, join work in flight, queue it, or let it wait for room."""
@@ -133,19 +109,12 @@ class Scheduler:
         for asker in sorted(self._lobby, key=lambda asker: not asker.started):
             if self._admit(asker):
                 self._lobby.remove(asker)
-        for vacancy in self._vacancies.values():
-            if not vacancy.hiring and vacancy.hire_at <= now:
-                vacancy.hiring = True
-                _then(self._hire(vacancy.role), self._post, functools.partial(self._hired, vacancy.role))
-        for hand in self._hands:
-            if hand.probe_at is not None and hand.probe_at <= now:
-                self._probe(hand)
+        self._crew.advance(now)
         self._dispatch(now)
 
     def wake_at(self) -> float | None:
         """Return when `advance` is due next; None if only an event can change anything."""
-        times = [hand.probe_at for hand in self._hands if hand.probe_at is not None]
-        times += [vacancy.hire_at for vacancy in self._vacancies.values() if not vacancy.hiring]
+        times = self._crew.wake_times()
         times += [min(asker.deadline, asker.admit_by) for asker in self._lobby]
         now = self._clock()
         for job in self._jobs.values():
@@ -164,10 +133,7 @@ class Scheduler:
         self._lobby.clear()
         self._jobs.clear()
         self._by_build.clear()
-        self._vacancies.clear()
-        for hand in self._hands:
-            hand.worker.kill()
-        self._hands.clear()
+        self._crew.end_all()
 
     def status(self) -> ServiceStatus:
         """Return queues, workers and counters."""
@@ -179,14 +145,14 @@ class Scheduler:
             waiting={kind: waiting[kind] for kind in Kind},
             lobby=len(self._lobby),
             capacity=self._limits.capacity,
-            workers=tuple(hand.status(now) for hand in self._hands),
+            workers=tuple(hand.status(now) for hand in self._crew.hands),
             wanted={kind: wanted[kind] for kind in Kind},
             counters=dict(self.counters),
         )
 
     def troubles(self) -> dict[str, str]:
         """Return why roles are vacant, where that is known."""
-        return {name: vacancy.trouble for name, vacancy in self._vacancies.items() if vacancy.trouble}
+        return self._crew.troubles()
 
     # Askers
 
@@ -214,19 +180,19 @@ class Scheduler:
         for asker in [asker for asker in self._lobby if min(asker.deadline, asker.admit_by) <= now]:
             self._lobby.remove(asker)
             self.counters["refused"] += 1
-            _refuse(
-                asker,
-                Overloaded(
-                    f"the service has no room: {self._limits.capacity} evaluations are accepted and not finished; try "
-                    "again later, or ask for fewer at a time"
-                ),
-            )
+            _refuse(asker, self._no_room(asker.deadline <= now))
         for job in list(self._jobs.values()):
             late = [asker for asker in job.askers if asker.deadline <= now]
             for asker in late:
                 self.counters["expired"] += 1
                 _fail(asker.ticket.future, DeadlineExceeded(self._why_late(job, asker)))
             self._leave(job, late)
+
+    def _no_room(self, late: bool) -> InfrastructureError:
+        full = f"the service has no room: {self._limits.capacity} evaluations are accepted and not finished"
+        if late:
+            return DeadlineExceeded(f"no verdict by the deadline; {full}. Nothing is said about the submission")
+        return Overloaded(f"{full}; try again later, or ask for fewer at a time")
 
     def _why_late(self, job: Job, asker: Asker) -> str:
         doing = f"in step {job.kind} on {job.hand.worker.name}" if job.hand else f"waiting for step {job.kind}"
@@ -252,10 +218,8 @@ class Scheduler:
             if job.abandoned_at is None or now < job.abandoned_at + LINGER_S[job.kind] or job.hand is None:
                 continue
             hand = job.hand
-            hand.worker.kill()
             self._drop(job)
-            self._vacate(hand, f"was ended: nobody waited any more for its step {job.kind}", now)
-            self._vacancies[hand.role.name].hire_at = now  # that was not the worker's fault
+            self._crew.dismiss(hand, f"was ended: nobody waited any more for its step {job.kind}", now)
 
     # Steps
 
@@ -264,14 +228,14 @@ class Scheduler:
 
         Nobody builds what is being built, nor for a queue that is long already: that would only fill memory.
         """
-        free = sum(hand.free for hand in self._hands)
+        free = sum(hand.free for hand in self._crew.hands)
         if not free:
             return
         jobs = self._jobs.values()
         building = {job.work.build_key for job in jobs if job.hand is not None and job.kind is Kind.BUILD}
         ready = Counter((job.kind, job.work.arch) for job in jobs if job.hand is None)
-        slots = {last: self._slots(*last) for last in {(job.work.last, job.work.arch) for job in jobs}}
-        able: dict[tuple[Kind, str], _Able] = {}
+        slots = {last: self._crew.slots(*last) for last in {(job.work.last, job.work.arch) for job in jobs}}
+        able: dict[tuple[Kind, str], Able] = {}
         waiting = [job for job in jobs if job.hand is None and job.not_before <= now]
         for job in sorted(waiting, key=lambda job: job.order):
             need, after = (job.kind, job.work.arch), (job.work.last, job.work.arch)
@@ -280,7 +244,7 @@ class Scheduler:
             ):
                 continue
             if need not in able:
-                able[need] = _Able(hand for hand in self._hands if hand.role.serves(*need))
+                able[need] = self._crew.able(*need)
             hand = able[need].choose(job)
             if hand is None:
                 continue
@@ -291,9 +255,6 @@ class Scheduler:
             if not free:
                 return
 
-    def _slots(self, kind: Kind, arch: str) -> int:
-        return sum(hand.role.slots for hand in self._hands if hand.role.serves(kind, arch))
-
     def _start(self, job: Job, hand: Hand, now: float) -> None:
         self._steps += 1
         self.counters["steps"] += 1
@@ -301,31 +262,30 @@ class Scheduler:
         hand.take(number, job, now)
         request = job.askers[0].ticket.request
         step = Step(number, job.kind, request, job.work.task_sha256, job.handover)
-        _then(hand.worker.run(step), self._post, functools.partial(self._stepped, hand, number))
+        then(hand.worker.run(step), self._post, functools.partial(self._stepped, hand, number))
 
     def _stepped(self, hand: Hand, number: int, done: Future[Outcome]) -> None:
         """Take what came of a step."""
         now = self._clock()
         error = done.exception()
         if isinstance(error, WorkerGone):
-            self._lost(hand, error, now)
+            self._crew.lost(hand, error, now)
         elif (job := hand.leave(number, now)) is not None:
             hand.done += 1
             if error is None:
                 self._came(job, hand, done.result(), now)
             elif isinstance(error, InfrastructureError):
-                self._struck(hand, str(error), now)
+                self._crew.struck(hand, str(error), now)
                 self._retry(job, error, hand.worker.place, now)
             else:
                 self._end(job, error)
 
     def _came(self, job: Job, hand: Hand, outcome: Outcome, now: float) -> None:
         if isinstance(outcome, Verdict) and outcome.status is Status.INFRA:
-            self._struck(hand, outcome.message, now)
+            self._crew.struck(hand, outcome.message, now)
             self._retry(job, InfrastructureError(outcome.message), hand.worker.place, now)
             return
-        hand.strikes = 0
-        self._ends_in_row[hand.role.name] = 0
+        self._crew.did_well(hand)
         if isinstance(outcome, Verdict):
             self._remember(job.work.key, outcome)
             self.counters["evaluated"] += 1
@@ -375,51 +335,11 @@ class Scheduler:
             else:
                 _fail(asker.ticket.future, result)
 
-    # Workers
+    # What the crew tells: see `crew.Owner`
 
-    def _hired(self, role: Role, done: Future[Worker]) -> None:
-        vacancy = self._vacancies.get(role.name)
-        error = done.exception()
-        if vacancy is None:  # closed meanwhile
-            if error is None:
-                done.result().kill()
-            return
-        now = self._clock()
-        vacancy.hiring = False
-        if error is None:
-            del self._vacancies[role.name]
-            hand = Hand(role, done.result(), now)
-            self._hands.append(hand)
-            self.counters["hired"] += 1
-            _then(hand.worker.gone, self._post, functools.partial(self._left, hand))
-            if Kind.MEASURE in role.kinds:
-                self._probe(hand)
-        elif isinstance(error, InfrastructureError):
-            vacancy.trouble = str(error)
-            vacancy.hire_at = now + self._pause(role)
-        else:  # no try will ever succeed
-            vacancy.trouble, vacancy.hire_at = str(error), float("inf")
-            self._unserved(error)
-
-    def _unserved(self, error: BaseException) -> None:
-        """Fail the jobs that no worker, present or to come, can take."""
-        roles = [hand.role for hand in self._hands]
-        roles += [vacancy.role for vacancy in self._vacancies.values() if vacancy.hire_at < float("inf")]
-        for job in list(self._jobs.values()):
-            if not all(any(role.serves(kind, job.work.arch) for role in roles) for kind in {job.kind, job.work.last}):
-                self._end(job, error)
-
-    def _pause(self, role: Role) -> float:
-        self._ends_in_row[role.name] += 1
-        return min(HIRE_PAUSE_S * 2.0 ** (self._ends_in_row[role.name] - 2), HIRE_PAUSE_MOST_S)
-
-    def _lost(self, hand: Hand, error: WorkerGone, now: float) -> None:
-        """Replace a worker that ended; what it was alone with is to blame, of several nobody is, yet."""
-        if hand not in self._hands:
-            return
-        self.counters["deaths"] += 1
-        hand.worker.kill()  # of an actor, only what it holds may have ended
-        aboard = self._vacate(hand, str(error), now)
+    def orphaned(self, jobs: Sequence[Job], hand: Hand, error: WorkerGone, now: float) -> None:
+        """Try again what a worker had when it ended: one thing alone is to blame; of several nobody is, yet."""
+        aboard = [job for job in jobs if job.work.key in self._jobs]
         for job in aboard:
             if len(aboard) == 1:
                 self._retry(job, error, hand.worker.place, now)
@@ -429,75 +349,11 @@ class Scheduler:
                 job.alone, job.avoid = True, hand.worker.place
                 self.counters["retries"] += 1
 
-    def _left(self, hand: Hand, done: Future[str]) -> None:
-        """Take that a worker has ended, which its steps may not have told, or it had none."""
-        self._lost(hand, WorkerGone(done.result()), self._clock())
-
-    def _vacate(self, hand: Hand, trouble: str, now: float) -> list[Job]:
-        """Take a worker off the fleet; return what it was doing for somebody."""
-        self._hands.remove(hand)
-        pause = 0.0 if self._ends_in_row[hand.role.name] == 0 else self._pause(hand.role)
-        self._ends_in_row[hand.role.name] = max(self._ends_in_row[hand.role.name], 1)
-        self._vacancies[hand.role.name] = _Vacancy(hand.role, now + pause, trouble=trouble)
-        jobs = [hand.leave(number, now) for number in list(hand.running)]
-        return [job for job in jobs if job is not None and job.work.key in self._jobs]
-
-    def _struck(self, hand: Hand, trouble: str, now: float) -> None:
-        """Note that a worker's machine failed; try its GPU, or replace it if that is not the first time."""
-        hand.strikes += 1
-        hand.trouble = trouble
-        if Kind.MEASURE in hand.role.kinds:
-            if hand.state is WorkerState.IDLE:
-                self._probe(hand)
-        elif hand.strikes >= STRIKES and hand in self._hands:
-            hand.worker.kill()
-            for job in self._vacate(hand, trouble, now):
-                job.avoid = hand.worker.place
-
-    def _probe(self, hand: Hand) -> None:
-        hand.state, hand.probe_at = WorkerState.PROBING, None
-        _then(hand.worker.probe(), self._post, functools.partial(self._probed, hand))
-
-    def _probed(self, hand: Hand, done: Future[None]) -> None:
-        error = done.exception()
-        now = self._clock()
-        if hand not in self._hands:
-            return
-        if isinstance(error, WorkerGone):
-            self._lost(hand, error, now)
-        elif error is not None or hand.strikes >= STRIKES:
-            hand.trouble = str(error) if error is not None else hand.trouble
-            hand.state = WorkerState.QUARANTINED
-            hand.probe_at = now + min(QUARANTINE_S * 2.0**hand.quarantines, QUARANTINE_MOST_S)
-            hand.quarantines += 1
-            hand.strikes = 0
-            self.counters["quarantines"] += 1
-        else:
-            hand.state = WorkerState.IDLE
-
-
-class _Able:
-    """Workers that can do one kind of step, the least busy first."""
-
-    def __init__(self, hands: Iterable[Hand]) -> None:
-        self._hands = [hand for hand in hands if hand.free]
-        self._heap = [(len(hand.running), index, hand) for index, hand in enumerate(self._hands)]
-        heapq.heapify(self._heap)
-
-    def choose(self, job: Job) -> Hand | None:
-        """Return who takes a step of `job`: rather not where it failed, rather who has least to do."""
-        if job.alone or job.avoid:
-            able = [hand for hand in self._hands if hand.free and not (job.alone and hand.running)]
-            return min(able, key=lambda hand: (hand.worker.place == job.avoid, len(hand.running)), default=None)
-        while self._heap:
-            busy, index, hand = self._heap[0]
-            if not hand.free:
-                heapq.heappop(self._heap)
-            elif busy != len(hand.running):  # it has been given something since
-                heapq.heapreplace(self._heap, (len(hand.running), index, hand))
-            else:
-                return hand
-        return None
+    def unserved(self, error: BaseException) -> None:
+        """Fail the jobs that no worker, present or to come, can take."""
+        for job in list(self._jobs.values()):
+            if not all(self._crew.serves(kind, job.work.arch) for kind in {job.kind, job.work.last}):
+                self._end(job, error)
 
 
 def _refuse(asker: Asker, error: Exception) -> None:
@@ -514,8 +370,3 @@ def _resolve(future: Future[Verdict], verdict: Verdict) -> None:
 def _fail(future: Future[Verdict], error: BaseException) -> None:
     if not future.done():
         future.set_exception(error if isinstance(error, Exception) else RuntimeError(repr(error)))
-
-
-def _then(future: Future[T], post: Callable[[Callable[[], None]], None], take: Callable[[Future[T]], None]) -> None:
-    """Have `take` called with the finished future on the owner's thread."""
-    future.add_done_callback(lambda done: post(functools.partial(take, done)))

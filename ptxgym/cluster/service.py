@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -30,8 +32,9 @@ from ptxgym.errors import UsageError
 from ptxgym.evaluator import Evaluator
 from ptxgym.judge.conditions import conditions
 from ptxgym.submission import check_text
-from ptxgym.task import BASE, Task, load_arch, task_sha256
-from ptxgym.variants import load_variant
+from ptxgym.task import Task, load_arch, task_sha256
+from ptxgym.threads import started
+from ptxgym.variants import asked_for, load_variant
 from ptxgym.verdict import Verdict
 
 CAPACITY = 512
@@ -140,12 +143,13 @@ class EvaluationService(Evaluator):
         task = load_variant(request.task, request.variant)
         load_arch(request.arch)
         engine = self._engine_started()
-        gpu = self.gpu(request.arch)
+        deadline_s = self._deadline_s if request.deadline_s is None else request.deadline_s
+        until = time.monotonic() + min(deadline_s, START_LIMIT_S)
+        gpu = self._gpu(request.arch, until)
         workload = request.workload or default_workload(task, gpu)
         self.check_workload(task, workload, request.arch)
         request = request.model_copy(update={"workload": workload})
-        deadline_s = self._deadline_s if request.deadline_s is None else request.deadline_s
-        versions = engine.versions(min(deadline_s, START_LIMIT_S))
+        versions = engine.versions(max(until - time.monotonic(), 0.0))
         drawn = conditions(task, workload, self._epoch, self._secret)
         measured = () if gpu is None else (gpu.name, gpu.driver, self._tier)
         digest = task_sha256(task)
@@ -217,7 +221,13 @@ class EvaluationService(Evaluator):
         request = self._request(text, task, arch, workload, variant)
         if isinstance(request, Verdict):
             return request
-        return await (await asyncio.to_thread(self.submit, request)).aresult()
+        submitting = started(lambda: self.submit(request), "ptxgym-submit")  # it may wait for a worker, or for room
+        try:
+            ticket = await asyncio.wrap_future(submitting)
+        except asyncio.CancelledError:
+            submitting.add_done_callback(_withdraw)
+            raise
+        return await ticket.aresult()
 
     def gpu(self, arch: str) -> Gpu | None:
         """Return a GPU that measures kernels for `arch`, wherever it is; None where they are emulated.
@@ -225,10 +235,14 @@ class EvaluationService(Evaluator):
         Raises:
             InfrastructureError: if none of the fleet's has come up yet.
         """
+        return self._gpu(arch, time.monotonic() + START_LIMIT_S)
+
+    def _gpu(self, arch: str, until: float) -> Gpu | None:
+        """Return the GPU; waits for its worker up to a time by `time.monotonic`."""
         if not self.fleet.measures(arch):
             return None
         role = next(role for role in self.fleet.roles() if role.arch == arch)
-        return self._engine_started().description(role, START_LIMIT_S).gpu
+        return self._engine_started().description(role, max(until - time.monotonic(), 0.0)).gpu
 
     def close(self) -> None:
         """End the workers; whoever still waits gets an `InfrastructureError`."""
@@ -269,7 +283,7 @@ class EvaluationService(Evaluator):
         """Return what is to be submitted, or the verdict on a text that cannot even travel."""
         if not isinstance(text, str):
             raise UsageError(f"a submission is a str, not {type(text).__name__}")
-        asked = load_variant(task, variant or BASE) if variant is not None or isinstance(task, str) else task
+        asked = asked_for(task, variant)
         if not isinstance(task, str) and task_sha256(load_variant(asked.name, asked.variant)) != task_sha256(asked):
             raise UsageError(
                 f"task {asked.label} is not what the content folders say; workers read tasks from there: put it into a "
@@ -326,9 +340,17 @@ def _backend(chosen: str | Backend) -> Backend:
     return chosen
 
 
+def _withdraw(submitted: Future[Ticket]) -> None:
+    """Let go of an evaluation whose asker left while it was being accepted."""
+    if submitted.exception() is None:
+        submitted.result().cancel()
+
+
 def _end(engine: Engine, backend: Backend) -> None:
-    engine.close()
-    backend.close()
+    try:
+        engine.close()
+    finally:
+        backend.close()
 
 
 _SHARED: weakref.WeakValueDictionary[tuple[str, str], EvaluationService] = weakref.WeakValueDictionary()

@@ -13,8 +13,6 @@ import ssl
 import threading
 import time
 import uuid
-from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -26,6 +24,7 @@ from ptxgym.errors import DeadlineExceeded, InfrastructureError, Overloaded, Usa
 from ptxgym.serve.connection import Connections
 from ptxgym.serve.wire import EVALUATIONS, SERVICE, About, Answer, Asked, Problem, error_of
 from ptxgym.task import Task, task_sha256
+from ptxgym.threads import started
 from ptxgym.verdict import Value, Verdict
 
 PATIENCE_S = 120.0
@@ -123,10 +122,10 @@ class Remote:
         """Have a text judged without blocking the event loop, on a thread of its own; a cancelled task lets go."""
         call = _Call(self._request(text, task, arch, workload))
         try:
-            return await asyncio.wrap_future(_started(lambda: self._evaluated(call)))
+            return await asyncio.wrap_future(started(lambda: self._evaluated(call), "ptxgym-http"))
         except asyncio.CancelledError:
             call.gone.set()
-            _started(lambda: self._let_go(call))
+            started(lambda: self._let_go(call), "ptxgym-http")
             raise
 
     def close(self) -> None:
@@ -249,19 +248,3 @@ def _words(error: Exception) -> str:
 
 
 T = TypeVar("T")
-
-
-def _started(function: Callable[[], T]) -> Future[T]:
-    """Call a function on a daemon thread."""
-    future: Future[T] = Future()
-
-    def run() -> None:
-        if not future.set_running_or_notify_cancel():
-            return
-        try:
-            future.set_result(function())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="ptxgym-http", daemon=True).start()
-    return future

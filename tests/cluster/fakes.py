@@ -163,3 +163,9 @@ class Bench:
     def counters(self) -> dict[str, float]:
         """What happened so far."""
         return self.scheduler.status().counters
+
+
+def one_worker(**limits):
+    bench = Bench([CPU], **limits)
+    (worker,) = bench.staff()
+    return bench, worker

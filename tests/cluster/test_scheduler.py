@@ -1,22 +1,16 @@
-import itertools
 from concurrent.futures import CancelledError
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ptxgym.cluster.protocol import Kind, WorkerState
-from ptxgym.cluster.scheduler import HIRE_PAUSE_MOST_S, LINGER_S, QUARANTINE_S, STRIKES
+from ptxgym.cluster.crew import HIRE_PAUSE_MOST_S
+from ptxgym.cluster.protocol import Kind
+from ptxgym.cluster.scheduler import LINGER_S
 from ptxgym.cluster.work import HandoverLost
 from ptxgym.errors import DeadlineExceeded, InfrastructureError, Overloaded, UsageError
 from ptxgym.verdict import Status
-from tests.cluster.fakes import BOTH, BUILDER, CPU, GPU, Bench, Role, verdict
-
-
-def one_worker(**limits):
-    bench = Bench([CPU], **limits)
-    (worker,) = bench.staff()
-    return bench, worker
+from tests.cluster.fakes import BOTH, BUILDER, CPU, GPU, Bench, Role, one_worker, verdict
 
 
 def test_an_evaluation_is_built_then_run_on_what_the_build_left():
@@ -163,6 +157,15 @@ def test_who_will_not_wait_is_told_that_there_is_no_room():
 # Deadlines and cancellation
 
 
+def test_who_waits_for_room_beyond_his_deadline_is_told_of_that():
+    bench, _ = one_worker(capacity=1)
+    bench.ask("a")
+    late = bench.ask("b", deadline_s=10)
+    bench.wait(11)
+    with pytest.raises(DeadlineExceeded, match="no room: 1 evaluations"):
+        late.result(0)
+
+
 def test_each_asker_has_a_deadline_of_his_own():
     bench, worker = one_worker()
     hasty, patient = bench.ask("a", deadline_s=10), bench.ask("a", deadline_s=100)
@@ -300,18 +303,6 @@ def test_what_a_dead_worker_had_is_done_by_another_and_the_worker_is_replaced():
     assert ticket.result(0).message == "a" and bench.counters["deaths"] == 1
 
 
-def test_an_idle_worker_that_dies_is_replaced_before_it_fails_anything():
-    bench, worker = one_worker(retries=0)
-    worker.die("out of memory")
-    bench.settle()
-    ticket = bench.ask("a")
-    assert worker.steps == [] and worker.killed
-    (fresh,) = bench.staff()
-    fresh.end("a", verdict("a"))
-    bench.settle()
-    assert ticket.result(0).message == "a"
-
-
 def test_a_build_that_went_with_its_node_is_made_again():
     bench, worker = one_worker()
     bench.ask("a")
@@ -362,85 +353,6 @@ def test_of_several_aboard_a_dead_gpu_worker_nobody_is_blamed_until_each_ran_alo
     assert tickets["good"].result(0).message == "good"
 
 
-# Workers
-
-
-def test_workers_that_cannot_start_are_tried_again_ever_more_seldom():
-    bench = Bench([CPU])
-    starts = []
-    for _ in range(8):
-        while not bench.hires:
-            bench.wait(0.5)
-        starts.append(bench.now)
-        bench.hires.pop()[1].set_exception(InfrastructureError("no room on the node"))
-        bench.settle()
-    gaps = [later - earlier for earlier, later in itertools.pairwise(starts)]
-    assert gaps == sorted(gaps) and gaps[0] <= 1 and gaps[-1] == HIRE_PAUSE_MOST_S
-    late = bench.ask("a", deadline_s=5)
-    bench.wait(6)
-    with pytest.raises(DeadlineExceeded, match="cpu 0: no room on the node"):
-        late.result(0)
-
-
-def test_a_role_that_can_never_be_filled_fails_what_needs_it():
-    bench = Bench([BUILDER, GPU])
-    builder_hire, gpu_hire = bench.hires
-    measured, emulated = bench.ask("a", last=Kind.MEASURE), bench.ask("b")
-    gpu_hire[1].set_exception(UsageError("no such GPU"))
-    bench.settle()
-    with pytest.raises(UsageError, match="no such GPU"):
-        measured.result(0)
-    assert builder_hire[0] is BUILDER and emulated.done()  # nobody emulates in this fleet either
-
-
-def test_a_gpu_takes_nothing_before_it_was_probed_and_is_quarantined_while_it_is_not_well():
-    bench = Bench([BUILDER, GPU])
-    builder, gpu = bench.staff()
-    ticket = bench.ask("a", last=Kind.MEASURE)
-    builder.end("a")
-    bench.settle()
-    assert gpu.texts == []
-    gpu.probes[0].set_exception(InfrastructureError("Xid 79"))
-    bench.settle()
-    (status,) = [one for one in bench.scheduler.status().workers if Kind.MEASURE in one.kinds]
-    assert status.state is WorkerState.QUARANTINED and status.trouble == "Xid 79" and gpu.texts == []
-    bench.wait(QUARANTINE_S)
-    gpu.probes[1].set_exception(InfrastructureError("Xid 79"))
-    bench.settle()
-    bench.wait(QUARANTINE_S)
-    assert len(gpu.probes) == 2  # the second time lasts longer
-    bench.wait(QUARANTINE_S)
-    gpu.probes[2].set_result(None)
-    bench.settle()
-    assert gpu.texts == ["a"] and not ticket.done() and bench.counters["quarantines"] == 2
-
-
-def test_a_gpu_on_which_all_fails_is_quarantined_even_if_it_seems_well():
-    bench = Bench([BUILDER, GPU], retries=10)
-    builder, gpu = bench.staff()
-    gpu.probes[0].set_result(None)
-    bench.ask("a", last=Kind.MEASURE)
-    builder.end("a")
-    bench.settle()
-    for strike in range(STRIKES):
-        gpu.end("a", InfrastructureError("launch failed"))
-        bench.settle()
-        gpu.probes[-1].set_result(None)
-        bench.settle()
-        bench.wait(30)
-        assert (gpu.texts == []) == (strike == STRIKES - 1)
-
-
-def test_a_cpu_worker_on_which_all_fails_is_replaced():
-    bench, worker = one_worker(retries=10)
-    bench.ask("a")
-    for _ in range(STRIKES):
-        worker.end("a", InfrastructureError("sandbox"))
-        bench.settle()
-        bench.wait(10)
-    assert worker.killed and len(bench.hires) == 1
-
-
 def test_the_end_is_told_to_all_who_wait_and_to_who_comes_after():
     bench, worker = one_worker(capacity=1)
     running, lobby = bench.ask("a"), bench.ask("b")
@@ -451,25 +363,6 @@ def test_the_end_is_told_to_all_who_wait_and_to_who_comes_after():
         with pytest.raises(InfrastructureError, match="closed"):
             ticket.result(0)
     assert worker.killed
-
-
-def test_a_worker_that_comes_up_after_the_end_is_ended():
-    bench = Bench([CPU])
-    bench.scheduler.fail_all(InfrastructureError("closed"))
-    (worker,) = bench.staff()
-    assert worker.killed
-
-
-def test_busy_time_counts_while_there_is_work():
-    bench, worker = one_worker()
-    bench.wait(5)
-    bench.ask("a")
-    bench.wait(3)
-    worker.end("a", verdict("a"))
-    bench.settle()
-    bench.wait(2)
-    (status,) = bench.scheduler.status().workers
-    assert (status.busy_s, status.age_s, status.done) == (3.0, 10.0, 1)
 
 
 ACTIONS = st.lists(

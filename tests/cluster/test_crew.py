@@ -1,0 +1,115 @@
+import itertools
+
+import pytest
+
+from ptxgym.cluster.crew import HIRE_PAUSE_MOST_S, QUARANTINE_S, STRIKES
+from ptxgym.cluster.protocol import Kind, WorkerState
+from ptxgym.errors import DeadlineExceeded, InfrastructureError, UsageError
+from tests.cluster.fakes import BUILDER, CPU, GPU, Bench, one_worker, verdict
+
+
+def test_an_idle_worker_that_dies_is_replaced_before_it_fails_anything():
+    bench, worker = one_worker(retries=0)
+    worker.die("out of memory")
+    bench.settle()
+    ticket = bench.ask("a")
+    assert worker.steps == [] and worker.killed
+    (fresh,) = bench.staff()
+    fresh.end("a", verdict("a"))
+    bench.settle()
+    assert ticket.result(0).message == "a"
+
+
+def test_workers_that_cannot_start_are_tried_again_ever_more_seldom():
+    bench = Bench([CPU])
+    starts = []
+    for _ in range(8):
+        while not bench.hires:
+            bench.wait(0.5)
+        starts.append(bench.now)
+        bench.hires.pop()[1].set_exception(InfrastructureError("no room on the node"))
+        bench.settle()
+    gaps = [later - earlier for earlier, later in itertools.pairwise(starts)]
+    assert gaps == sorted(gaps) and gaps[0] <= 1 and gaps[-1] == HIRE_PAUSE_MOST_S
+    late = bench.ask("a", deadline_s=5)
+    bench.wait(6)
+    with pytest.raises(DeadlineExceeded, match="cpu 0: no room on the node"):
+        late.result(0)
+
+
+def test_a_role_that_can_never_be_filled_fails_what_needs_it():
+    bench = Bench([BUILDER, GPU])
+    builder_hire, gpu_hire = bench.hires
+    measured, emulated = bench.ask("a", last=Kind.MEASURE), bench.ask("b")
+    gpu_hire[1].set_exception(UsageError("no such GPU"))
+    bench.settle()
+    with pytest.raises(UsageError, match="no such GPU"):
+        measured.result(0)
+    assert builder_hire[0] is BUILDER and emulated.done()  # nobody emulates in this fleet either
+
+
+def test_a_gpu_takes_nothing_before_it_was_probed_and_is_quarantined_while_it_is_not_well():
+    bench = Bench([BUILDER, GPU])
+    builder, gpu = bench.staff()
+    ticket = bench.ask("a", last=Kind.MEASURE)
+    builder.end("a")
+    bench.settle()
+    assert gpu.texts == []
+    gpu.probes[0].set_exception(InfrastructureError("Xid 79"))
+    bench.settle()
+    (status,) = [one for one in bench.scheduler.status().workers if Kind.MEASURE in one.kinds]
+    assert status.state is WorkerState.QUARANTINED and status.trouble == "Xid 79" and gpu.texts == []
+    bench.wait(QUARANTINE_S)
+    gpu.probes[1].set_exception(InfrastructureError("Xid 79"))
+    bench.settle()
+    bench.wait(QUARANTINE_S)
+    assert len(gpu.probes) == 2  # the second time lasts longer
+    bench.wait(QUARANTINE_S)
+    gpu.probes[2].set_result(None)
+    bench.settle()
+    assert gpu.texts == ["a"] and not ticket.done() and bench.counters["quarantines"] == 2
+
+
+def test_a_gpu_on_which_all_fails_is_quarantined_even_if_it_seems_well():
+    bench = Bench([BUILDER, GPU], retries=10)
+    builder, gpu = bench.staff()
+    gpu.probes[0].set_result(None)
+    bench.ask("a", last=Kind.MEASURE)
+    builder.end("a")
+    bench.settle()
+    for strike in range(STRIKES):
+        gpu.end("a", InfrastructureError("launch failed"))
+        bench.settle()
+        gpu.probes[-1].set_result(None)
+        bench.settle()
+        bench.wait(30)
+        assert (gpu.texts == []) == (strike == STRIKES - 1)
+
+
+def test_a_cpu_worker_on_which_all_fails_is_replaced():
+    bench, worker = one_worker(retries=10)
+    bench.ask("a")
+    for _ in range(STRIKES):
+        worker.end("a", InfrastructureError("sandbox"))
+        bench.settle()
+        bench.wait(10)
+    assert worker.killed and len(bench.hires) == 1
+
+
+def test_a_worker_that_comes_up_after_the_end_is_ended():
+    bench = Bench([CPU])
+    bench.scheduler.fail_all(InfrastructureError("closed"))
+    (worker,) = bench.staff()
+    assert worker.killed
+
+
+def test_busy_time_counts_while_there_is_work():
+    bench, worker = one_worker()
+    bench.wait(5)
+    bench.ask("a")
+    bench.wait(3)
+    worker.end("a", verdict("a"))
+    bench.settle()
+    bench.wait(2)
+    (status,) = bench.scheduler.status().workers
+    assert (status.busy_s, status.age_s, status.done) == (3.0, 10.0, 1)
