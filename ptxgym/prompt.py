@@ -115,7 +115,7 @@ def _contract(task: Task) -> Iterable[str]:
         sizes = ", ".join(f"{axis}={value}" for axis, value in workload.axes.items())
         hidden = ", and one more size that is drawn in secret" if workload.hidden else ""
         hidden += "; on the emulator with few SMs" * (name == "emulation" and bool(workload.hidden))
-        sampled = "; where no GPU measures, a few of its CTAs (or clusters) run, and must be right" * (
+        sampled = "; where no GPU measures, a sample of its CTAs (or clusters) runs, and must be right" * (
             name == "hardware"
         )
         yield f"- workload `{name}`: {sizes}{hidden}{sampled}"

@@ -334,7 +334,7 @@ def test_others_can_read_the_status(make, monkeypatch, tmp_path):
     _, age_s, status = next(board for board in boards() if board[0] == here and board[2].counters.get("evaluated"))
     assert age_s < 60 and status.wanted[Kind.BUILD] == 2
     service.close()
-    assert not [board for board in boards() if board[0] == pid]
+    assert not [board for board in boards() if board[0] == here]
 
 
 def test_the_service_of_the_process_is_shared_and_ends_with_its_last_user(make):
