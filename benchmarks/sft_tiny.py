@@ -28,6 +28,8 @@ from ptxgym.train.recipe import SftRecipe
 from ptxgym.train.run import METRICS, Metrics
 
 SEED = 0
+AT_ONCE = 15
+"""Answers in one batch."""
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -84,19 +86,25 @@ def greedy(folder: Path, rows: Sequence[Row], device: str) -> dict[str, int]:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
     model = AutoModelForCausalLM.from_pretrained(folder).to(device)
+    chats = [[{"role": message.role, "content": message.content} for message in row.prompt] for row in rows]
     parse = same = 0
-    for row in rows:
-        chat = [{"role": message.role, "content": message.content} for message in row.prompt]
-        ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt", return_dict=True)
-        ids = ids.to(device)
+    for start in range(0, len(rows), AT_ONCE):
+        ids = tokenizer.apply_chat_template(
+            chats[start : start + AT_ONCE],
+            add_generation_prompt=True,
+            padding=True,
+            return_tensors="pt",
+            return_dict=True,
+        ).to(device)
         with torch.no_grad():
-            out = model.generate(**ids, do_sample=False, max_new_tokens=1500)[0, ids["input_ids"].shape[1] :]
-        whole = bool(len(out)) and int(out[-1]) == tokenizer.eos_token_id
-        found = extract(tokenizer.decode(out, skip_special_tokens=True), cut_off=not whole)
-        parse += found.failure is None
-        same += found.failure is None and found.text == extract(row.completion[0].content).text
+            out = model.generate(**ids, do_sample=False, max_new_tokens=1500)[:, ids["input_ids"].shape[1] :]
+        for row, answer in zip(rows[start:], out, strict=False):
+            whole = tokenizer.eos_token_id in answer
+            found = extract(tokenizer.decode(answer, skip_special_tokens=True), cut_off=not whole)
+            parse += found.failure is None
+            same += found.failure is None and found.text == extract(row.completion[0].content).text
     return {"rows": len(rows), "parse": parse, "as_taught": same}
 
 
