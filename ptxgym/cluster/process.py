@@ -25,6 +25,8 @@ from ptxgym.tools import cannot_start
 START_LIMIT_S = 300.0
 """Until a worker is ready: it may have to build the emulator first."""
 MAX_SAID_BYTES = 2000
+BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+"""Read by numpy's BLAS when it is loaded, long before the worker takes its core."""
 
 
 class WorkerProcess:
@@ -48,6 +50,8 @@ class WorkerProcess:
         environment = {key: value for key, value in os.environ.items() if key != SECRET_VARIABLE}
         package = str(Path(__file__).parents[2])
         environment["PYTHONPATH"] = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
+        if config.pinned:
+            environment |= dict.fromkeys(BLAS_THREADS, "1")
         if gpu is not None:
             environment["CUDA_VISIBLE_DEVICES"] = gpu
         command = [

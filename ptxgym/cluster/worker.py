@@ -88,7 +88,7 @@ def main() -> None:
     descriptor, cores, cache = sys.argv[1:]
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who started it
     if cores == "pinned":
-        claim_core(Cache(cache or None))  # before numpy counts cores
+        claim_core(Cache(cache or None))  # what it starts counts one core, too
     serve(Connection(socket.socket(fileno=int(descriptor)).detach()))
 
 

@@ -33,6 +33,10 @@ JUDGE_REVISION = 6
 MIN_BUDGET = 1e-30
 """Stands for a budget of 0, which an output has whose every sum is exact."""
 
+DIGITS = 6
+"""Of the errors and budgets that a verdict tells: the last ones of a sum depend on how many threads a BLAS has, and on
+which CPU."""
+
 _SEVERITIES = (Severity.ERROR, Severity.WARNING, Severity.NOTE)
 
 
@@ -212,10 +216,10 @@ def _worst(
     return OutputError(
         name=name,
         ok=comparison.ok,
-        relative_error=comparison.relative_error,
-        relative_budget=comparison.expected.relative_budget,
-        worst_tile_error=float(comparison.tile_errors[tile]) / reference_norm,
-        tile_budget=float(comparison.expected.tile_budgets[tile]) / reference_norm,
+        relative_error=_told(comparison.relative_error),
+        relative_budget=_told(comparison.expected.relative_budget),
+        worst_tile_error=_told(float(comparison.tile_errors[tile]) / reference_norm),
+        tile_budget=_told(float(comparison.expected.tile_budgets[tile]) / reference_norm),
         worst_region=region(comparison.expected.tensor, slices),
         pattern=pattern(comparison),
         explanations=explanations,
@@ -225,6 +229,11 @@ def _worst(
         written=not all(row.untouched for row, _ in rows),
         always=not any(row.ok for row, _ in rows),
     )
+
+
+def _told(number: float) -> float:
+    """Return a number as verdicts tell it: equal wherever it was computed."""
+    return float(f"{number:.{DIGITS}g}")
 
 
 def _only_right_at(rows: Sequence[tuple[Comparison, Expected]]) -> str | None:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from ptxgym.device.protocol import Execution
+from ptxgym.judge import references
 from ptxgym.judge.conditions import Conditions
 from ptxgym.judge.judge import Judgement, _verdict, judge, judge_numbers, merge_findings, wants_ablation
 from ptxgym.judge.numbers import round_bf16
@@ -220,6 +221,20 @@ def test_equal_executions_get_equal_judgements(task: Task, drawn: Conditions, fa
         return fakes.judged(task, drawn, lambda a, b: a[:, 16:] @ b[:, 16:].T, wgmma=1.0)
 
     assert once().model_dump_json() == once().model_dump_json()
+
+
+def test_the_last_digits_of_a_sum_are_not_told(
+    task: Task, drawn: Conditions, fakes: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They depend on the threads of a BLAS, and on the CPU."""
+    numbers = []
+    for factor in (1.0, 1.0 + 1e-12, 1.0 + 1e-3):
+        monkeypatch.setattr(references, "FACTOR", 1.5 * factor)
+        monkeypatch.setattr(references, "TILE_FACTOR", 2.0 * factor)
+        monkeypatch.setattr(references, "_CACHE", references._Cache())
+        (output,) = fakes.judged(task, drawn, lambda a, b: 1.01 * (a @ b.T), wgmma=1.0).outputs
+        numbers.append((output.relative_budget, output.tile_budget))
+    assert numbers[0] == numbers[1] and numbers[0] != numbers[2]
 
 
 def test_one_execution_per_case(task: Task, drawn: Conditions) -> None:
