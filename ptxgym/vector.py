@@ -6,6 +6,7 @@ what this class has begun: every sub-environment steps on a thread of its own, a
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from concurrent.futures import Future
 from typing import Any
 
@@ -84,16 +85,33 @@ class KernelVectorEnv(SyncVectorEnv):
         """Judge one text per environment; see `KernelEnv.step`.
 
         Environments whose episode was over are reset instead, where Gymnasium's autoreset mode says so.
+
+        Raises:
+            UsageError: if there is not one text for each environment; nothing is judged then.
         """
+        texts = self._texts(actions)
         ahead: list[_Ahead] = list(self.envs)  # type: ignore[arg-type]  # what `make` made
         reset_next = self.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
-        for env, action in zip(ahead, iterate(self.action_space, actions), strict=True):
-            env.begin(action, reset=reset_next and env.over)
+        for env, text in zip(ahead, texts, strict=True):
+            env.begin(text, reset=reset_next and env.over)
         try:
-            return super().step(actions)
+            return super().step(texts)
         finally:
             for env in ahead:  # those that were not asked, since one before them raised
                 env.settle()
+
+    def _texts(self, actions: Any) -> tuple[Any, ...]:
+        """Return the texts by environment; what one holds is its environment's to judge."""
+        wanted = f"step takes one text for each of the {self.num_envs} environments, in their order"
+        if isinstance(actions, str | bytes) or not isinstance(actions, Iterable):
+            raise UsageError(f"{wanted}, not a single {type(actions).__name__}: pass a list or tuple of texts")
+        texts = tuple(iterate(self.action_space, actions))
+        if len(texts) != self.num_envs:
+            raise UsageError(
+                f'{wanted}, and got {len(texts)}: pass a text for those as well whose episode is over (such as ""); '
+                "it is not looked at while they reset"
+            )
+        return texts
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close the environments, and let go of the service."""

@@ -42,6 +42,23 @@ def test_a_wedged_evaluation_truncates_its_own_environment_only(make):
     assert not truncated.any() and observations["source"][3] == "" and observations["source"][2] == "// again"
 
 
+def test_a_wrong_number_of_texts_is_told_before_anything_is_judged(make, log):
+    envs = gym.make_vec(ID, num_envs=3, turns=1, evaluator=make())
+    envs.reset()
+    for texts in ((), ("// a", "// b"), ("// a",) * 4):
+        with pytest.raises(UsageError, match=rf"each of the 3 environments.*got {len(texts)}: pass a text"):
+            envs.step(texts)
+    for one in ("// a kernel", b"//", 7, None):
+        with pytest.raises(UsageError, match=f"not a single {type(one).__name__}: pass a list"):
+            envs.step(one)
+    assert steps(log) == []
+    for texts in (["// a", "// b", "// c"], np.array(["// a", "// b", "// c"]), iter(["// d", "// e", "// f"])):
+        envs.step(texts)
+        envs.reset()
+    assert {text for _, text in steps(log)} == {f"// {letter}" for letter in "abcdef"}
+    envs.close()
+
+
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
 def test_order_seeds_and_autoreset_are_those_of_the_synchronous_vector_environment(make, mode):
     service = make()
