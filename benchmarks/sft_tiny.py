@@ -28,7 +28,7 @@ from ptxgym.train.recipe import SftRecipe
 from ptxgym.train.run import METRICS, Metrics
 
 SEED = 0
-AT_ONCE = 15
+AT_ONCE = 32
 """Answers in one batch."""
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
@@ -89,6 +89,7 @@ def greedy(folder: Path, rows: Sequence[Row], device: str) -> dict[str, int]:
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
     model = AutoModelForCausalLM.from_pretrained(folder).to(device)
     chats = [[{"role": message.role, "content": message.content} for message in row.prompt] for row in rows]
+    longest = max(len(tokenizer(row.completion[0].content)["input_ids"]) for row in rows)
     parse = same = 0
     for start in range(0, len(rows), AT_ONCE):
         ids = tokenizer.apply_chat_template(
@@ -99,7 +100,7 @@ def greedy(folder: Path, rows: Sequence[Row], device: str) -> dict[str, int]:
             return_dict=True,
         ).to(device)
         with torch.no_grad():
-            out = model.generate(**ids, do_sample=False, max_new_tokens=1500)[:, ids["input_ids"].shape[1] :]
+            out = model.generate(**ids, do_sample=False, max_new_tokens=longest + 64)[:, ids["input_ids"].shape[1] :]
         for row, answer in zip(rows[start:], out, strict=False):
             whole = tokenizer.eos_token_id in answer
             found = extract(tokenizer.decode(answer, skip_special_tokens=True), cut_off=not whole)

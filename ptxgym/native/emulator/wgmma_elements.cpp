@@ -2,9 +2,10 @@
 // take the same bytes as those of 16 bits, so descriptors and footprints are the same; only what a chunk holds differs.
 //
 // Sums follow matrix_sum.hpp. With 8-bit elements a Hopper tensor core keeps 13 binary places below the greatest exponent,
-// and 13 of the result's mantissa (MMA-Sim, arXiv 2511.10909; DeepSeek-V3's report, arXiv 2412.19437, 3.3.2, says "around
-// 14 bits"). This project has not measured it.
+// and 13 of an fp32 result's mantissa; an fp16 result is rounded from the sum itself. An H200 agrees bit for bit on
+// tests/golden (wgmma/elements); MMA-Sim, arXiv 2511.10909, says the same of fp32 results.
 #include <algorithm>
+#include <iterator>
 
 #include "tensor.hpp"
 #include "wgmma_collective.hpp"
@@ -30,7 +31,7 @@ Element e5m2_element(uint8_t bits) { return half_element(static_cast<uint16_t>(b
 // An operand as rows of K elements.
 struct Rows {
   Element element[MAX_TILE_N * MAX_K];
-  bool finite = true;
+  bool finite[MAX_TILE_N];
 
   Element* row(int index, int k_count) { return element + index * k_count; }
   const Element* row(int index, int k_count) const { return element + index * k_count; }
@@ -57,13 +58,13 @@ void put(Rows& rows, const Format& format, int row, int k, const uint8_t* from, 
   for (int i = 0; i < count; ++i) {
     const Element element = format.read(from + i * format.bytes());
     rows.row(row, format.k_count())[k + i] = element;
-    rows.finite &= element.exponent != SPECIAL_EXPONENT;
+    rows.finite[row] &= element.exponent != SPECIAL_EXPONENT;
   }
 }
 
 void gather_shared(Cta& cta, const OperandBytes& bytes, const Format& format, Rows& rows) {
   const int count = static_cast<int>(CHUNK_BYTES) / format.bytes();
-  rows.finite = true;
+  std::fill(std::begin(rows.finite), std::end(rows.finite), true);
   for (size_t index = 0; index < bytes.chunks.size(); ++index)
     put(rows, format, static_cast<int>(index / 2), static_cast<int>(index % 2) * count, cta.shared(bytes.chunks[index]),
         count);
@@ -73,7 +74,7 @@ void gather_shared(Cta& cta, const OperandBytes& bytes, const Format& format, Ro
 // being the elements of a register (PTX ISA 9.7.15.5.1.1.2 and .3).
 void gather_registers(Cta& cta, const Collective& collective, const Format& format, Rows& rows) {
   const int count = 4 / format.bytes();
-  rows.finite = true;
+  std::fill(std::begin(rows.finite), std::end(rows.finite), true);
   for (int w = 0; w < 4; ++w) {
     Warp& warp = cta.warps[static_cast<size_t>(collective.group * 4 + w)];
     for (int r = 0; r < 4; ++r) {
@@ -85,8 +86,9 @@ void gather_registers(Cta& cta, const Collective& collective, const Format& form
   }
 }
 
-// Finite 8-bit elements: every truncated term and their sum are small integers.
-float byte_sum(const Element* a, const Element* b, float accumulator, bool accumulate) {
+// Finite 8-bit elements: every truncated term and their sum are small integers. The sum has at most 19 bits, so that it is
+// exact in fp32 where it is to be rounded to fp16.
+float byte_sum(const Element* a, const Element* b, float accumulator, bool accumulate, bool to_half) {
   int greatest = accumulate ? float_exponent(accumulator) : NO_EXPONENT;
   for (int k = 0; k < MAX_K; ++k) greatest = std::max(greatest, a[k].exponent + b[k].exponent);
   if (greatest <= NO_EXPONENT / 2) return 0.0f;  // nothing but zeros
@@ -95,18 +97,19 @@ float byte_sum(const Element* a, const Element* b, float accumulator, bool accum
   for (int k = 0; k < MAX_K; ++k)
     total += static_cast<int64_t>(static_cast<double>(a[k].value * b[k].value) * scale);
   const float sum = truncate_to_float(std::ldexp(static_cast<double>(total), greatest - BYTE_FRACTION_BITS));
+  if (to_half) return sum;
   return bits_as<float>(bits_as<uint32_t>(sum) & ~((1u << (23 - BYTE_FRACTION_BITS)) - 1));
 }
 
 struct Product {
   const Rows &a, &b;
-  bool bytes, accumulate;
+  bool bytes, accumulate, to_half;
 
   float operator()(int row, int column, float accumulator) const {
     const int k_count = bytes ? 32 : 8;
     const Element *x = a.row(row, k_count), *y = b.row(column, k_count);
-    if (bytes && a.finite && b.finite && (!accumulate || std::isfinite(accumulator)))
-      return byte_sum(x, y, accumulator, accumulate);
+    if (bytes && a.finite[row] && b.finite[column] && (!accumulate || std::isfinite(accumulator)))
+      return byte_sum(x, y, accumulator, accumulate, to_half);
     return tensor_core_sum(
         k_count, [&](int k) { return x[k]; }, [&](int k) { return y[k]; }, accumulator, accumulate);
   }
@@ -125,7 +128,7 @@ void multiply_elements(Cta& cta, const Collective& collective) {
   else
     gather_shared(cta, collective.a, of_a, a);
   gather_shared(cta, collective.b, of_b, b);
-  const Product product{a, b, bytes, collective.accumulate};
+  const Product product{a, b, bytes, collective.accumulate, inst.type == T_F16};
   const int32_t* registers = cta.pool(inst.vec);
   for (int w = 0; w < 4; ++w) {
     Warp& warp = cta.warps[static_cast<size_t>(collective.group * 4 + w)];

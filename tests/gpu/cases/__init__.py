@@ -11,6 +11,7 @@ far are aligned to the largest of them, cut below 25 fractional bits, added exac
 
 from tests.gpu.cases.cluster import cluster_cases
 from tests.gpu.cases.copies import copy_cases, load, store
+from tests.gpu.cases.elements import element_cases
 from tests.gpu.cases.forms import form_cases
 from tests.gpu.cases.lanes import lane_cases
 from tests.gpu.cases.model import DATA_TYPES, FILLS, SWIZZLES, Case, Map
@@ -45,6 +46,7 @@ __all__ = [
     "copy_cases",
     "dense",
     "descriptor",
+    "element_cases",
     "form_cases",
     "lane_cases",
     "load",
@@ -61,7 +63,7 @@ __all__ = [
 
 def all_cases() -> list[Case]:
     """Every case of the golden file; names are unique."""
-    families = (copy_cases, form_cases, wgmma_cases, shape_cases, warp_cases, lane_cases, cluster_cases)
+    families = (copy_cases, form_cases, wgmma_cases, shape_cases, element_cases, warp_cases, lane_cases, cluster_cases)
     cases = [case for family in families for case in family()]
     assert len({case.name for case in cases}) == len(cases)
     return cases

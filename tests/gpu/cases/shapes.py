@@ -28,13 +28,17 @@ def shape_cases() -> Iterator[Case]:
                 kind = "bf16" if types == "bf16" else "f16"
                 kernel = f"wgmma_{types}_n{width}_kk"
                 case = wgmma(f"wgmma/shape/{types}/{width}", kernel, a, b, registers=registers, kind=kind, half=half)
-                yield with_kernel(case, types, width, registers)
+                yield with_kernel(case, f"m64n{width}k16.{TYPES[types]}", registers)
 
 
-def with_kernel(case: Case, types: str, width: int, registers: int) -> Case:
-    """Return the case with the PTX of its kernel: as `run_wgmma` of `conformance/wgmma.cuh` has it, for one step."""
+def with_kernel(case: Case, form: str, registers: int, *, in_registers: bool = False) -> Case:
+    """Return the case with the PTX of its kernel: as `run_wgmma` of `conformance/wgmma.cuh` has it, for one step.
+
+    `form` is shape and types, such as `m64n8k16.f32.bf16.bf16`; only elements of 16 bits have a choice of majors.
+    """
+    _, result, elements, _ = form.split(".")
     accumulators = [f"acc{i}" for i in range(registers)]
-    kind, copies = ("b32" if types == "half" else "f32"), IMAGE // 16 // 128
+    kind, copies = ("b32" if result == "f16" else "f32"), IMAGE // 16 // 128
     lines = [f".visible .entry {case.kernel}(.param .align 128 .b8 params[256])", ".maxntid 128", "{"]
     lines += [f".reg .{kind} {', '.join(accumulators)};", ".reg .b32 tid, image, low, at, w0, w1, w2, w3, keep;"]
     lines += [".reg .b64 in, out, from, place, a, b, base;", ".reg .pred scale, more;"]
@@ -46,19 +50,16 @@ def with_kernel(case: Case, types: str, width: int, registers: int) -> Case:
     lines += ["add.u32 low, low, 1;", f"setp.lt.u32 more, low, {copies};", "@more bra COPY;"]
     lines += [f"mul.wide.u32 place, tid, {4 * registers};", f"add.u64 from, in, {IMAGE};", "add.u64 from, from, place;"]
     lines += [f"ld.global.{kind} {name}, [from+{4 * i}];" for i, name in enumerate(accumulators)]
-    lines += ["fence.proxy.async.shared::cta;", "bar.sync 0;"]
-    lines += [
-        "shr.u32 low, image, 4;",
-        "cvt.u64.u32 base, low;",
-        "ld.param.u64 a, [params+216];",
-        "add.u64 a, a, base;",
-    ]
+    if in_registers:
+        lines += ["mul.wide.u32 from, tid, 16;", "add.u64 from, from, in;"]
+        lines += [f"ld.global.v4.u32 {{w0, w1, w2, w3}}, [from+{IMAGE + 128 * 4 * registers}];"]
+    lines += ["fence.proxy.async.shared::cta;", "bar.sync 0;", "shr.u32 low, image, 4;", "cvt.u64.u32 base, low;"]
+    lines += ["ld.param.u64 a, [params+216];", "add.u64 a, a, base;"]
     lines += ["ld.param.u64 b, [params+224];", "add.u64 b, b, base;", "ld.param.u32 keep, [params+160];"]
     lines += ["setp.ne.u32 scale, keep, 0;", "wgmma.fence.sync.aligned;"]
-    lines += [
-        f"wgmma.mma_async.sync.aligned.m64n{width}k16.{TYPES[types]} {{{', '.join(accumulators)}}}, a, b, scale, "
-        "1, 1, 0, 0;"
-    ]
+    matrix_a = "{w0, w1, w2, w3}" if in_registers else "a"
+    majors = "" if elements not in ("f16", "bf16") else ", 0" if in_registers else ", 0, 0"
+    lines += [f"wgmma.mma_async.sync.aligned.{form} {{{', '.join(accumulators)}}}, {matrix_a}, b, scale, 1, 1{majors};"]
     lines += ["wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 0;", "add.u64 out, out, place;"]
     lines += [f"st.global.{kind} [out+{4 * i}], {name};" for i, name in enumerate(accumulators)]
     text = "\n".join([*lines, "ret;", "}"]) + "\n"

@@ -35,7 +35,6 @@ COVERED += ("sub", "min", "max", "set", "setp", "shfl", "vote", "match", "prmt",
 ELSEWHERE = re.compile(
     r"createpolicy|cp\.async\.bulk\.prefetch\.L2\.global\.L2::cache_hint"  # policies and hints move nothing
     r"|\.f32x2$"  # of sm_100
-    r"|^wgmma\.mma_async.*(?:tf32|e4m3)"  # not measured on hardware yet: test_wgmma_elements.py
     r"|^bar\.warp\.sync$|^(?:bar|barrier).*(?:red\.popc|arrive)"  # by their other spelling
 )
 

@@ -1,0 +1,78 @@
+"""wgmma with elements of 8 and 19 bits: every pair of types, A in registers, both results, and how sums are rounded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tests.gpu.cases.model import Case
+from tests.gpu.cases.shapes import with_kernel
+from tests.gpu.cases.values import spread_words
+from tests.gpu.cases.wgmma import B_START, IMAGE, dense, wgmma
+
+EIGHT_BITS = {"e4m3": (4, 3), "e5m2": (5, 2)}
+"""Bits of the exponent and of the mantissa."""
+PAIRS = [("e4m3", "e4m3"), ("e4m3", "e5m2"), ("e5m2", "e4m3"), ("e5m2", "e5m2"), ("tf32", "tf32")]
+SPREADS = ("exact", "normal", "wide", "bits")
+
+
+def element_bytes(spread: str, kind: str, count: int, seed: int) -> NDArray[np.uint8]:
+    """Elements: sums of which are exact; near one; over all numbers that are finite; any bits."""
+    rng = np.random.default_rng(seed)
+    if kind == "tf32":
+        if spread == "exact":
+            return rng.integers(-8, 9, count // 4).astype(np.float32).view(np.uint8)
+        return spread_words(spread, "tf32", (count // 4,), seed).view(np.uint8)
+    exponent_bits, mantissa_bits = EIGHT_BITS[kind]
+    if spread == "bits":
+        return rng.integers(0, 256, count, dtype=np.uint8)
+    sign, mantissa = rng.integers(0, 2, count), rng.integers(0, 2**mantissa_bits, count)
+    middle = 2 ** (exponent_bits - 1) - 1
+    if spread == "exact":
+        exponent = rng.integers(middle, middle + 2, count)
+    elif spread == "normal":
+        exponent = middle - rng.geometric(0.5, count).clip(max=middle) + 1
+    else:
+        exponent = rng.integers(0, 2**exponent_bits - 1, count)
+    return (sign << 7 | exponent << mantissa_bits | mantissa).astype(np.uint8)
+
+
+def element_cases() -> Iterator[Case]:
+    """K-major operands with a swizzle of 128 bytes, one step of 32 bytes of K."""
+    for a, b in PAIRS:
+        k = 8 if a == "tf32" else 32
+        for spread in SPREADS:
+            for result in ("f32",) if a == "tf32" else ("f32", "f16"):
+                yield one(f"m64n8k{k}.{result}.{a}.{b}", spread, in_registers=False)
+            yield one(f"m64n16k{k}.f32.{a}.{b}", spread, in_registers=True)
+    for form in ("m64n64k32.f32.e4m3.e4m3", "m64n256k32.f16.e5m2.e4m3", "m64n64k8.f32.tf32.tf32"):
+        yield one(form, "exact", in_registers=False)
+
+
+def one(form: str, spread: str, *, in_registers: bool) -> Case:
+    shape, result, kind_a, kind_b = form.split(".")
+    n, half = int(shape[4:].partition("k")[0]), result == "f16"
+    registers, seed = n // 4 if half else n // 2, sum(form.encode()) + len(spread)
+    image = np.concatenate(
+        [
+            element_bytes(spread, kind_a, B_START, seed),
+            element_bytes(spread, kind_b, IMAGE - B_START, seed + 1),
+        ]
+    )
+    name = f"wgmma/elements/{form}/{spread}{'/registers' if in_registers else ''}"
+    kernel = f"wgmma_{form.replace('.', '_')}{'_reg' if in_registers else ''}"
+    operands = (0 if in_registers else dense(0, "128B", False)), dense(B_START, "128B", False)
+    case = wgmma(name, kernel, *operands, registers=registers, half=half, image=image.tobytes(), probe=n < 64)
+    if spread in ("exact", "normal"):
+        accumulators = np.random.default_rng(seed + 2).integers(-64, 65, (128, registers * (2 if half else 1)))
+        start = accumulators.astype(np.float16 if half else np.float32).tobytes()
+    else:
+        words = spread_words(spread, "f16" if half else "f32", (128, registers * (2 if half else 1)), seed + 2)
+        start = words.astype(np.uint16 if half else np.uint32).tobytes()
+    fragments = element_bytes(spread, kind_a, 128 * 16, seed + 3).tobytes() if in_registers else b""
+    return with_kernel(
+        replace(case, input=image.tobytes() + start + fragments), form, registers, in_registers=in_registers
+    )
