@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from json import dumps
 
+import numpy as np
+
 import ptxgym
 from ptxgym import native, pipeline
 from ptxgym.build import Build, find_toolchain
@@ -26,6 +28,7 @@ from ptxgym.errors import InfrastructureError, UsageError
 from ptxgym.evaluator import Evaluator
 from ptxgym.judge.conditions import conditions
 from ptxgym.judge.judge import JUDGE_REVISION
+from ptxgym.plan import RECORDER_REVISION
 from ptxgym.task import Task, load_arch, task_sha256
 from ptxgym.variants import load_variant
 from ptxgym.verdict import Failure, Verdict
@@ -108,14 +111,8 @@ class Station:
     def describe(self) -> Description:
         """Say where this is, and with what versions."""
         _, host = native.host_compiler()
-        versions = {
-            "ptxgym": ptxgym.__version__,
-            "compiler": find_toolchain().name,
-            "host compiler": host,
-            "emulator": emulator_revision(),
-            "judge": str(JUDGE_REVISION),
-        }
-        return Description(platform.node(), versions, self._gpu)
+        tools = {"compiler": find_toolchain().name, "host compiler": host}
+        return Description(platform.node(), {**package_versions(), **tools}, self._gpu)
 
     def step(self, step: Step) -> Outcome:
         """Do a step.
@@ -182,6 +179,17 @@ class Station:
             for name, data in handover.files.items():
                 (folder / name).write_bytes(data)
             self._cache.publish(_BUILDS, handover.key, folder)
+
+
+def package_versions() -> dict[str, str]:
+    """Return what of the installed packages verdicts depend on; workers must have what who asks has."""
+    return {
+        "ptxgym": ptxgym.__version__,
+        "emulator": emulator_revision(),
+        "recorder": str(RECORDER_REVISION),
+        "judge": str(JUDGE_REVISION),
+        "numpy": np.__version__,
+    }
 
 
 def build_key(text: str, task: Task, arch: str) -> str:
