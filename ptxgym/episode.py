@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from ptxgym import judging
 from ptxgym.availability import check_evaluator, default_workload
 from ptxgym.envs import EnvConfig, StopRule, load_env
 from ptxgym.errors import UsageError
@@ -212,12 +213,12 @@ class Episode:
         self._lock = threading.Lock()
 
     async def asubmit(self, text: str) -> Turn:
-        """Judge `text` as the next turn without blocking the event loop."""
-        return await asyncio.to_thread(self.submit, text)
+        """Judge `text` as the next turn without blocking the event loop, up to the deadline of `ptxgym.judging`."""
+        return await judging.of(self.evaluator).acall(partial(self.submit, text))
 
     async def aanswer(self, text: str, *, cut_off: bool = False) -> Turn:
-        """Judge the kernel file in a model's answer without blocking the event loop; see `answer`."""
-        return await asyncio.to_thread(self.answer, text, cut_off=cut_off)
+        """Judge the kernel file in a model's answer without blocking the event loop; see `answer` and `asubmit`."""
+        return await judging.of(self.evaluator).acall(partial(self.answer, text, cut_off=cut_off))
 
     def _judge(self, text: str, failure: Failure | None) -> Verdict:
         if not isinstance(text, str):

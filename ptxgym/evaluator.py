@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self, cast
 
-from ptxgym import measured, pipeline
+from ptxgym import judging, measured, pipeline
 from ptxgym.arguments import whole_number
 from ptxgym.availability import (
     check_device,
@@ -35,8 +35,6 @@ from ptxgym.judge.conditions import Case, Conditions, conditions, run_secret, se
 from ptxgym.judge.judge import JUDGE_REVISION
 from ptxgym.memory import Key, Memory
 from ptxgym.serve.connection import is_address
-from ptxgym.serve.remote import Remote
-from ptxgym.submission import MAX_SOURCE_BYTES, check_text
 from ptxgym.task import Task, load_arch
 from ptxgym.variants import asked_for
 from ptxgym.verdict import Failure, Verdict
@@ -51,11 +49,25 @@ class Evaluator:
     After a fork the child starts processes of its own. Pickled, it is its configuration; the secret stays behind, so
     that only an evaluator with the run's secret, which the other process finds in `PTXGYM_SECRET`, can be pickled.
 
+    For the address of a service, what is made is a `ptxgym.serve.remote.RemoteEvaluator`.
+
     Example:
         >>> with Evaluator() as evaluator:                                    # doctest: +SKIP
         ...     verdict = evaluator.evaluate(text, "gemm", "h100")
         >>> verdict.status, verdict.score, verdict.evidence.coverage          # doctest: +SKIP
     """
+
+    queues: ClassVar[bool] = False
+    """Whether evaluations wait in a queue that ends them by deadlines of its own, as a service's do."""
+
+    def __new__(cls, *arguments: Any, **settings: Any) -> Self:
+        """Make what evaluates on a device: an address is asked over HTTP."""
+        made: type[Evaluator] = cls
+        if cls is Evaluator and is_address(settings.get("device", *arguments[:1])):
+            from ptxgym.serve.remote import RemoteEvaluator
+
+            made = RemoteEvaluator
+        return cast(Self, super().__new__(made))
 
     def __init__(
         self,
@@ -93,18 +105,11 @@ class Evaluator:
             check_device(device)
         self._chosen = device
         self._tier = check_tier(tier)
-        self._remote = None
-        if is_address(device):
-            if secret is not None:
-                raise UsageError(f"the service at {device} draws from a secret of its own; leave the secret out")
-            self._remote = Remote(str(device), tier=tier, epoch=epoch)
-        elif device not in ("auto", "cuda") and self._tier != "standard":
+        if device not in ("auto", "cuda") and self._tier != "standard":
             raise unmeasured_tier(self._tier, "the device chosen does not measure")
         self._own_secret = secret is not None
-        if secret is None:
-            # Drawn here, so that vector environments fork or spawn with it.
-            secret = "the service's" if self._remote else run_secret()
-        self._secret = _secret_bytes(secret)
+        # Drawn here, so that vector environments fork or spawn with it.
+        self._secret = _secret_bytes(run_secret() if secret is None else secret)
         self._epoch = whole_number("epoch", epoch, 0)
         if not isinstance(cache, Cache | None):
             raise UsageError(
@@ -121,8 +126,6 @@ class Evaluator:
         self._started: list[Callable[[], None]] = []
         self._finalizer: Callable[[], Any] | None = None
         self._memory = Memory()
-        if self._remote is not None:
-            self._end_with(self._remote.close)
         _ALIVE.add(self)
 
     @classmethod
@@ -137,7 +140,7 @@ class Evaluator:
     @property
     def tier(self) -> Tier:
         """How a GPU measures."""
-        return self._remote.about().tier if self._remote is not None else self._tier
+        return self._tier
 
     @property
     def epoch(self) -> int:
@@ -147,11 +150,11 @@ class Evaluator:
     @property
     def secret_hash(self) -> str:
         """Hash of the secret from which inputs and hidden shapes are drawn; it may be logged."""
-        return self._remote.about().conditions if self._remote is not None else secret_hash(self._secret)
+        return secret_hash(self._secret)
 
     def served_versions(self) -> Mapping[str, str] | None:
         """Return on what versions the verdicts of a service depend; None where the evaluator judges here."""
-        return self._remote.about().versions if self._remote is not None else None
+        return None
 
     def gpu(self, arch: str) -> Gpu | None:
         """Return the GPU that measures kernels for `arch`; None where the emulator runs them.
@@ -159,7 +162,7 @@ class Evaluator:
         Raises:
             UsageError: if device `cuda` was asked for and there is no such GPU, or a package is missing.
         """
-        return self._remote.gpu(arch) if self._remote is not None else usable_gpu(self._chosen, arch)
+        return usable_gpu(self._chosen, arch)
 
     def check_measures(self, arch: str) -> None:
         """Accept the tier for kernels for `arch`.
@@ -200,8 +203,6 @@ class Evaluator:
             raise UsageError(f"a submission is a str, not {type(text).__name__}")
         task = asked_for(task, variant)
         load_arch(arch)
-        if self._remote is not None:
-            return self._refused(text, task, arch) or self._remote.evaluate(text, task, arch, workload)
         self.check_measures(arch)
         gpu = self.gpu(arch)
         workload = workload or default_workload(task, gpu)
@@ -220,12 +221,9 @@ class Evaluator:
         *,
         variant: str | None = None,
     ) -> Verdict:
-        """Judge `text` without blocking the event loop; see `evaluate`."""
-        if self._remote is not None and isinstance(text, str):
-            asked = asked_for(task, variant)
-            load_arch(arch)
-            return self._refused(text, asked, arch) or await self._remote.aevaluate(text, asked, arch, workload)
-        return await asyncio.to_thread(self.evaluate, text, task, arch, workload, variant=variant)
+        """Judge `text` without blocking the event loop, up to the deadline of `ptxgym.judging`; see `evaluate`."""
+        judge = partial(self.evaluate, text, task, arch, workload, variant=variant)
+        return await judging.of(self).acall(judge)
 
     def check_workload(self, task: Task, name: str, arch: str = "h100") -> None:
         """Accept the name of a workload of `task` that can be judged here.
@@ -243,20 +241,6 @@ class Evaluator:
     def refuse(self, failure: Failure, text: str, task: Task, arch: str) -> Verdict:
         """Return the verdict of a submission that a caller's own rule refused."""
         return pipeline.refuse(failure, text, task, arch)
-
-    def _refused(self, text: str, task: Task, arch: str) -> Verdict | None:
-        """Return the verdict on a text that cannot travel to a service.
-
-        Raises:
-            UsageError: if the evaluator is closed.
-        """
-        if self._closed:
-            raise UsageError("the evaluator is closed; make a new one")
-        if len(text.encode(errors="surrogatepass")) <= MAX_SOURCE_BYTES and _utf8(text):
-            return None
-        refused = check_text(text)
-        assert refused is not None  # that it is too long, or no text
-        return self.refuse(refused, text, task, arch)
 
     def close(self) -> None:
         """End the processes of this evaluator; calling it again does nothing."""
@@ -380,14 +364,6 @@ class Evaluator:
         if isinstance(self._finalizer, weakref.finalize):
             self._finalizer.detach()
         self._finalizer = None
-
-
-def _utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _close_all(closing: list[Callable[[], None]]) -> None:

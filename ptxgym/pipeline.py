@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from threading import BoundedSemaphore
 
 from ptxgym import full_size
 from ptxgym.arguments import whole_number
@@ -20,6 +19,7 @@ from ptxgym.device.protocol import Device, Execution, RunOptions
 from ptxgym.dossier import Dossier
 from ptxgym.judge.conditions import Case, Conditions, buffers
 from ptxgym.judge.judge import Judgement, judge, wants_ablation, with_full_size
+from ptxgym.judging import Gate
 from ptxgym.plan import LaunchPlan, device_profile, plan_table
 from ptxgym.recording import Shape, on_few_sms, recorded, shape
 from ptxgym.submission import check_text
@@ -50,7 +50,7 @@ class Gates:
 
 
 def _gate(name: str, limit: int | None) -> AbstractContextManager[object]:
-    return nullcontext() if limit is None else BoundedSemaphore(whole_number(name, limit, 1))
+    return nullcontext() if limit is None else Gate(whole_number(name, limit, 1))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
-from ptxgym.adapters import judging
+from ptxgym import judging
 from ptxgym.adapters.group import Member
 from ptxgym.agent.loop import JUDGE_PAUSES_S
 from ptxgym.episode import Episode, Turn
@@ -55,13 +55,13 @@ class Rollout:
             InfrastructureError: if the machine fails while judging `init`.
         """
         begin, judges = _beginning(row, evaluator, settings)
-        return cls(_persistently(begin) if judges else begin())
+        return cls(_persistently(evaluator, begin) if judges else begin())
 
     @classmethod
     async def aof_row(cls, row: Mapping[str, Any], evaluator: Evaluator | None = None, **settings: Any) -> Rollout:
         """Begin the episode that a row asks for without blocking the event loop; see `of_row`."""
         begin, judges = _beginning(row, evaluator, settings)
-        return cls(await (_apersistently(begin) if judges else asyncio.to_thread(begin)))
+        return cls(await (_apersistently(evaluator, begin) if judges else asyncio.to_thread(begin)))
 
     @property
     def done(self) -> bool:
@@ -127,7 +127,7 @@ class Rollout:
         """
         self._check_open()
         with _losing(self):
-            turn = _persistently(partial(self.episode.answer, text, cut_off=cut_off))
+            turn = _persistently(self.episode.evaluator, partial(self.episode.answer, text, cut_off=cut_off))
         self._policies = (*self._policies, policy)
         return turn
 
@@ -135,7 +135,7 @@ class Rollout:
         """Judge a model's answer without blocking the event loop; see `answer`."""
         self._check_open()
         with _losing(self):
-            turn = await _apersistently(partial(self.episode.answer, text, cut_off=cut_off))
+            turn = await _apersistently(self.episode.evaluator, partial(self.episode.answer, text, cut_off=cut_off))
         self._policies = (*self._policies, policy)
         return turn
 
@@ -182,28 +182,28 @@ def _beginning(
     return partial(Episode, env, evaluator, **given), given.get("init") is not None
 
 
-def _persistently(judge: Callable[[], T]) -> T:
+def _persistently(evaluator: Evaluator | None, judge: Callable[[], T]) -> T:
     """Judge; again, where the machine failed, unless it may still be at it."""
     for pause_s in JUDGE_PAUSES_S:
         try:
-            return judging.shared().call(judge)
+            return judging.of(evaluator).call(judge)
         except judging.Overdue:
             raise
         except InfrastructureError:
             time.sleep(pause_s)
-    return judging.shared().call(judge)
+    return judging.of(evaluator).call(judge)
 
 
-async def _apersistently(judge: Callable[[], T]) -> T:
+async def _apersistently(evaluator: Evaluator | None, judge: Callable[[], T]) -> T:
     """Judge without blocking the event loop; see `_persistently`."""
     for pause_s in JUDGE_PAUSES_S:
         try:
-            return await judging.shared().acall(judge)
+            return await judging.of(evaluator).acall(judge)
         except judging.Overdue:
             raise
         except InfrastructureError:
             await asyncio.sleep(pause_s)
-    return await judging.shared().acall(judge)
+    return await judging.of(evaluator).acall(judge)
 
 
 def dataset_rows(split: str = "train", envs: Sequence[str] | None = None) -> list[dict[str, Any]]:

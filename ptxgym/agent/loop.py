@@ -14,6 +14,7 @@ from ptxgym.agent.protocol import Agent, Identity, NoMoreAnswers, Reply, TurnCon
 from ptxgym.agent.withheld import without_text
 from ptxgym.episode import Episode, Turn
 from ptxgym.errors import InfrastructureError, UsageError
+from ptxgym.judging import Overdue
 from ptxgym.store.records import EpisodeRecord, EpisodeStatus, Message, TurnRecord, Usage
 
 JUDGE_PAUSES_S = (1.0, 5.0)
@@ -26,8 +27,9 @@ async def run_episode(
     """Let `agent` play `episode` from its start to its end.
 
     An answer without a kernel file, cut off or refused, is a turn like any other. An evaluation that the machine
-    failed at is repeated twice; where that fails too, or the model's endpoint does, the episode ends as `infra` with
-    the turns played so far. An agent that has no more answers ends it as `done`, with what was played.
+    failed at is repeated twice, unless it was not over by its deadline; where that fails too, or the model's endpoint
+    does, the episode ends as `infra` with the turns played so far. An agent that has no more answers ends it as `done`,
+    with what was played.
 
     Args:
         episode: Not yet begun.
@@ -137,13 +139,16 @@ async def _play(
 
 async def _judge(episode: Episode, reply: Reply, on_trouble: Callable[[str], None]) -> Turn:
     """Judge an answer; again, where the machine failed."""
+    cut_off = reply.finish_reason == "length"
     for pause_s in JUDGE_PAUSES_S:
         try:
-            return await asyncio.to_thread(episode.answer, reply.text, cut_off=reply.finish_reason == "length")
+            return await episode.aanswer(reply.text, cut_off=cut_off)
+        except Overdue:  # it may still be running, and hold this episode
+            raise
         except InfrastructureError as error:
             on_trouble(f"the evaluation failed and is repeated in {pause_s:g} s: {error}")
             await asyncio.sleep(pause_s)
-    return await asyncio.to_thread(episode.answer, reply.text, cut_off=reply.finish_reason == "length")
+    return await episode.aanswer(reply.text, cut_off=cut_off)
 
 
 def _summary(

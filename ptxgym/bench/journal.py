@@ -9,13 +9,16 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
+from ptxgym import judging
 from ptxgym.agent import Agent, Prompting, Reply, TurnContext
 from ptxgym.agent.loop import prompt_sha256
 from ptxgym.device.cuda.model import Tier
 from ptxgym.device.protocol import Device
 from ptxgym.evaluator import Evaluator
+from ptxgym.serve.remote import RemoteEvaluator
 from ptxgym.store.lines import LineWriter, read_lines
 from ptxgym.store.records import SCHEMA, Message, TurnRecord
 from ptxgym.task import BASE, Task
@@ -113,7 +116,7 @@ class RecordedEvaluator(Evaluator):
         turns: Iterable[TurnRecord] = (),
         *,
         tier: Tier = "standard",
-        secret: str | None,
+        secret: str | None = None,
         builds: int | None = None,
         runs: int | None = None,
     ) -> None:
@@ -159,7 +162,11 @@ class RecordedEvaluator(Evaluator):
         variant: str | None = None,
     ) -> Verdict:
         """Return the verdict on record, or judge, without blocking the event loop; see `evaluate`."""
-        return await asyncio.to_thread(self.evaluate, text, task, arch, workload, variant=variant)
+        return await judging.of(self).acall(partial(self.evaluate, text, task, arch, workload, variant=variant))
+
+
+class RecordedRemote(RecordedEvaluator, RemoteEvaluator):
+    """The same over a service."""
 
 
 def _key(stored: StoredReply) -> tuple[str, int, str]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
+from ptxgym import judging
 from ptxgym.agent import Agent, Event, Judged, run_episode
 from ptxgym.bench.journal import Journal, JournaledAgent
 from ptxgym.bench.recipe import Limits
@@ -85,6 +87,8 @@ class _Sitting:
         self._evaluator = evaluator
         self._limits = limits
         self._watcher = watcher
+        self._narrowest = min(limits.builds, limits.evaluations)
+        """How many evaluations pass at once; the others wait for them within their deadline."""
         calls = asyncio.Semaphore(limits.model_calls)
         self._agents = {label: JournaledAgent(agent, journal, calls) for label, agent in agents.items()}
 
@@ -95,8 +99,8 @@ class _Sitting:
         if not players:
             return
         waiting = iter(planned)
-        with ThreadPoolExecutor(players, "bench") as threads:
-            asyncio.get_running_loop().set_default_executor(threads)
+        places = judging.Judging(players, judging.DEADLINE_S * (1 + players // self._narrowest))
+        with judging.using(places):
             async with asyncio.TaskGroup() as group:
                 for _ in range(players):
                     group.create_task(self._player(waiting))
@@ -124,7 +128,7 @@ class _Sitting:
                 return  # played before, by this sitting or another
             self._watcher.on_event(planned, event)
 
-        episode = await asyncio.to_thread(Episode, planned.env, self._evaluator)
+        episode = await judging.of(self._evaluator).acall(partial(Episode, planned.env, self._evaluator))
         record, _ = await run_episode(episode, self._agents[planned.label], planned.identity, on_event)
         return record
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from ptxgym.agent import Agent, MissingSetting, load_agent
-from ptxgym.bench.journal import RecordedEvaluator
+from ptxgym.bench.journal import RecordedEvaluator, RecordedRemote
 from ptxgym.bench.recipe import AgentSpec, Recipe
 from ptxgym.bench.remeasure import EPOCH, remeasure
 from ptxgym.bench.runner import Watcher, left, play
@@ -50,7 +51,7 @@ class Sweep:
             raise UsageError(f"{folder} holds a run already; go on with --resume, or choose another folder by --out")
         self.agents: dict[str, Agent] = {agent.label: _loaded(agent, setting) for agent in recipe.agents}
         self._secret = (stored_secret(folder) if begun else None) or run_secret().decode()
-        with Evaluator(recipe.device, tier=recipe.tier, secret=self._drawn_from) as evaluator:
+        with Evaluator(recipe.device, **self._settings) as evaluator:
             front = front_matter(recipe, self.agents, evaluator, self._secret)
         if not begun:
             RunWriter.begin(folder, front, self._secret).close()
@@ -64,9 +65,14 @@ class Sweep:
         self.planned: tuple[Planned, ...] = playable(planned, self.agents, recipe.anchors)
 
     @property
-    def _drawn_from(self) -> str | None:
-        """The run's secret; None where a service draws from its own."""
-        return None if is_address(self.recipe.device) else self._secret
+    def _settings(self) -> dict[str, Any]:
+        """Those of the evaluator; the secret and the limits of a service are its own."""
+        if is_address(self.recipe.device):
+            return {"tier": self.recipe.tier}
+        limits = self.recipe.limits
+        return {
+            "tier": self.recipe.tier, "secret": self._secret, "builds": limits.builds, "runs": limits.evaluations,
+        }  # fmt: skip
 
     def left(self) -> tuple[Planned, ...]:
         """Return the episodes that have not ended yet."""
@@ -80,18 +86,12 @@ class Sweep:
                 is gone then.
             InfrastructureError: if the records cannot be written; what the machine does to an episode is recorded.
         """
-        limits = self.recipe.limits
+        recorded = RecordedRemote if is_address(self.recipe.device) else RecordedEvaluator
         with (
             RunWriter(self.folder) as run,
-            RecordedEvaluator(
-                self.recipe.device,
-                run.stored.turns,
-                tier=self.recipe.tier,
-                secret=self._drawn_from,
-                builds=limits.builds,
-                runs=limits.evaluations,
-            ) as evaluator,
+            recorded(self.recipe.device, run.stored.turns, **self._settings) as evaluator,
         ):
+            limits = self.recipe.limits
             try:
                 play(left(self.planned, run.stored.episodes), run, evaluator, self.agents, limits, watcher)
             except UsageError:
@@ -105,19 +105,11 @@ class Sweep:
         Raises:
             InfrastructureError: if the records cannot be written.
         """
-        limits = self.recipe.limits
         with (
             RunWriter(self.folder) as run,
-            Evaluator(
-                self.recipe.device,
-                tier=self.recipe.tier,
-                secret=self._drawn_from,
-                epoch=EPOCH,
-                builds=limits.builds,
-                runs=limits.evaluations,
-            ) as evaluator,
+            Evaluator(self.recipe.device, epoch=EPOCH, **self._settings) as evaluator,
         ):
-            remeasure(run, evaluator, limits.evaluations, on_progress)
+            remeasure(run, evaluator, self.recipe.limits.evaluations, on_progress)
         return read_run(self.folder)
 
 

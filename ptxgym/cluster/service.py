@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from ptxgym.availability import check_tier, default_workload, unmeasured_tier
 from ptxgym.cache import Cache
@@ -56,6 +56,8 @@ class EvaluationService(Evaluator):
         ...     tickets = [service.submit(Request(text=text, task="gemm")) for text in texts]
         ...     verdicts = [ticket.result() for ticket in tickets]
     """
+
+    queues: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from ptxgym import judging
 from ptxgym.agent import Agent, Identity, run_episode
 from ptxgym.bench.journal import JournaledAgent
 from ptxgym.envs import load_env
@@ -72,7 +74,7 @@ async def repair(failure: FailedKernel, agent: Agent, evaluator: Evaluator, rule
         UsageError: if the teacher is set up wrongly, or the evaluator judges as the failing run did.
     """
     config = load_env(failure.env).override(variant=failure.variant, turns=rules.attempts, stop="target_ok")
-    episode = await asyncio.to_thread(Episode, config, evaluator, init=failure.source)
+    episode = await judging.of(evaluator).acall(partial(Episode, config, evaluator, init=failure.source))
     assert episode.init_verdict is not None  # it has an `init`
     judged = episode.init_verdict.provenance.conditions
     if judged == failure.conditions:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
+import socket
 import ssl
 import threading
 from urllib.parse import urlsplit
@@ -55,6 +57,8 @@ class Connections:
         self._lock = threading.Lock()
         self._idle: list[http.client.HTTPConnection] = []
         self._owner = os.getpid()
+        self._met = False
+        """Whether the server has ever answered."""
 
     def exchange(self, method: str, path: str, body: bytes | None, limit_s: float) -> tuple[int, bytes]:
         """Send a request, and return status and body of the answer.
@@ -66,9 +70,11 @@ class Connections:
             limit_s: How long to wait for each part of the answer.
 
         Raises:
-            OSError: if the connection fails, TLS included.
+            OSError: if the connection fails.
             http.client.HTTPException: if it breaks off.
             AccessDenied: if there is no token here that could be sent.
+            UsageError: if http is spoken where https was asked for or the other way around, or the server's certificate
+                is not trusted.
         """
         headers = {"Authorization": f"Bearer {_token()}", "Accept": "application/json"}
         if body is not None:
@@ -77,21 +83,56 @@ class Connections:
         try:
             if connection.sock is None:
                 connection.timeout = min(CONNECT_LIMIT_S, limit_s)
-                connection.connect()
+                self._connect(connection)
             connection.sock.settimeout(limit_s)
             connection.request(method, self._prefix + path, body, headers)
             answer = connection.getresponse()
             data = answer.read(ANSWER_BYTES + 1)
             if len(data) > ANSWER_BYTES:
                 raise http.client.HTTPException(f"an answer of more than {ANSWER_BYTES} bytes")
-        except BaseException:
+        except BaseException as error:
             connection.close()
+            if isinstance(error, (ConnectionError, http.client.HTTPException)) and self._wants_tls():
+                raise UsageError(f"the server at {self.address} speaks https: write https:// instead") from None
             raise
+        self._met = True
         if answer.will_close:
             connection.close()
         else:
             self._keep(connection)
         return answer.status, data
+
+    def _connect(self, connection: http.client.HTTPConnection) -> None:
+        try:
+            connection.connect()
+        except ssl.SSLCertVerificationError as error:
+            raise UsageError(
+                f"{self.address} has a certificate that is not trusted here: {error.verify_message}; SSL_CERT_FILE "
+                "names a file of those that are"
+            ) from None
+        except (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError):  # cut off, as by a server that ends
+            raise
+        except ssl.SSLError as error:
+            why = (error.reason or str(error)).lower().replace("_", " ")
+            raise UsageError(
+                f"what answers at {self.address} does not speak https ({why}): write http:// instead, or start "
+                "`ptxgym serve` with --certificate"
+            ) from None
+
+    def _wants_tls(self) -> bool:
+        """Whether a server that has never answered over http would over https: such a one only hangs up."""
+        if self._tls is not None or self._met:
+            return False
+        anyone = ssl.create_default_context()
+        anyone.check_hostname, anyone.verify_mode = False, ssl.CERT_NONE  # nothing is sent
+        with contextlib.suppress(OSError):
+            where = self._host, self._port or 80
+            with (
+                socket.create_connection(where, CONNECT_LIMIT_S) as link,
+                anyone.wrap_socket(link, server_hostname=self._host),
+            ):
+                return True
+        return False
 
     def close(self) -> None:
         """Close what is idle."""

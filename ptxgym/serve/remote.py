@@ -1,250 +1,171 @@
-"""`Remote`: what stands behind `device="http://host:port"`. It needs neither Ray nor torch nor a compiler.
-
-Whatever happens on the way, asking again is free: a request is named by its content, and the service evaluates it once.
-"""
+"""`RemoteEvaluator`: what `Evaluator("http://host:port")` makes. It needs neither Ray nor torch nor a compiler."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import http.client
-import random
-import ssl
-import threading
-import time
 import uuid
-from dataclasses import dataclass, field
-from typing import TypeVar
+from collections.abc import Mapping
+from typing import ClassVar
 
-from pydantic import ValidationError
-
+from ptxgym.availability import check_tier, unmeasured_tier
+from ptxgym.cache import Cache
 from ptxgym.cluster.wants import wanted
 from ptxgym.device.cuda.gpu import Gpu
-from ptxgym.errors import DeadlineExceeded, InfrastructureError, Overloaded, UsageError
-from ptxgym.serve.connection import Connections
-from ptxgym.serve.wire import EVALUATIONS, SERVICE, About, Answer, Asked, Problem, error_of
-from ptxgym.task import Task, task_sha256
+from ptxgym.device.cuda.model import Tier
+from ptxgym.errors import UsageError
+from ptxgym.evaluator import RANDOM_SCHEDULES, Evaluator
+from ptxgym.serve.client import Call, Client
+from ptxgym.serve.wire import Asked
+from ptxgym.submission import MAX_SOURCE_BYTES, check_text
+from ptxgym.task import Task, load_arch, task_sha256
 from ptxgym.threads import started
-from ptxgym.verdict import Value, Verdict
-
-PATIENCE_S = 120.0
-"""How long a service that does not answer is asked again, before the evaluation's deadline; a restart may take that."""
-FIRST_PATIENCE_S = 10.0
-"""The same before it has ever answered: the address may be wrong."""
-FIRST_POLL_S = 1.0
-"""How long a request to accept is held open: only then does it have a key by which to let go."""
-POLL_S = 20.0
-SLACK_S = 30.0
-"""How much longer than it was asked to a server may take to answer."""
-PAUSE_S = 0.2
-PAUSE_MOST_S = 5.0
-
-Body = TypeVar("Body", bound=Value)
+from ptxgym.variants import asked_for
+from ptxgym.verdict import Verdict
 
 
-@dataclass
-class _Call:
-    """An evaluation that somebody waits for."""
+class RemoteEvaluator(Evaluator):
+    """Has kernel texts judged by a service somewhere else; safe to share among threads, and after a fork.
 
-    asked: Asked
-    gone: threading.Event = field(default_factory=threading.Event)
-    """Set where nobody waits any more."""
-    key: str | None = None
-    """Once the service has accepted it."""
+    Example:
+        >>> with Evaluator("http://127.0.0.1:8000") as evaluator:             # doctest: +SKIP
+        ...     verdict = evaluator.evaluate(text, "gemm", "h100")
+    """
 
+    queues: ClassVar[bool] = True
 
-class _Withdrawn(Exception):
-    """Raised where nobody waits any more."""
-
-
-class Remote:
-    """A service somewhere else; safe to share among threads, and after a fork."""
-
-    def __init__(self, address: str, *, tier: str = "standard", epoch: int = 0) -> None:
-        """Take the address of a service; it is not asked yet.
-
-        Args:
-            address: `http://host:port`, or https.
-            tier: That the service must have, unless it is `standard`.
-            epoch: That it must have.
+    def __init__(
+        self,
+        device: str,
+        *,
+        tier: Tier = "standard",
+        secret: bytes | str | None = None,
+        epoch: int = 0,
+        cache: Cache | None = None,
+        random_schedules: int = RANDOM_SCHEDULES,
+        builds: int | None = None,
+        runs: int | None = None,
+    ) -> None:
+        """Take the address of a service; it is not asked yet. See `Evaluator`.
 
         Raises:
-            UsageError: if the address has another form.
+            UsageError: if the address has another form, or something is given that the service decides.
         """
-        self._connections = Connections(address)
-        self._tier, self._epoch = tier, epoch
-        self._about: About | None = None
+        own = {
+            "secret": secret is not None,
+            "cache": cache is not None,
+            "random_schedules": random_schedules != RANDOM_SCHEDULES,
+            "builds": builds is not None,
+            "runs": runs is not None,
+        }
+        if given := [name for name, is_own in own.items() if is_own]:
+            raise UsageError(
+                f"the service at an address has a {given[0]} of its own; leave {' and '.join(given)} out"
+                if given[0] in ("secret", "cache")
+                else f"{' and '.join(given)}: the service at an address decides that; leave {given[0]} out"
+            )
+        super().__init__("emulator", secret="the service's", epoch=epoch)
+        self._own_secret = False
+        self._chosen, self._tier = device, check_tier(tier)
+        self._client = Client(device, tier=tier, epoch=epoch)
+        self._end_with(self._client.close)
 
-    def about(self) -> About:
-        """Return what the service says of itself; it is asked once.
+    @property
+    def tier(self) -> Tier:
+        """How the service's GPUs measure; raises as `gpu`."""
+        return self._client.about().tier
 
-        Raises:
-            InfrastructureError: if it does not answer.
-            AccessDenied: if it does not know the token.
-            UsageError: if it is not what was asked for.
-        """
-        if self._about is None:
-            until = time.monotonic() + PATIENCE_S
-            found = self._asked("GET", SERVICE, None, About, until, threading.Event())
-            if found is None:
-                raise UsageError(f"{self._where} is no evaluation service of ptxgym")
-            if self._tier not in ("standard", found.tier):
-                raise UsageError(f"{self._where} measures with tier {found.tier!r}, not {self._tier!r}; leave it out")
-            if self._epoch != found.epoch:
-                raise UsageError(
-                    f"{self._where} judges epoch {found.epoch}, not {self._epoch}; ask a service with --epoch "
-                    f"{self._epoch}"
-                )
-            self._about = found
-        return self._about
+    @property
+    def secret_hash(self) -> str:
+        """Hash of the secret from which the service draws; raises as `gpu`."""
+        return self._client.about().conditions
+
+    def served_versions(self) -> Mapping[str, str]:
+        """Return on what versions the verdicts depend; raises as `gpu`."""
+        return self._client.about().versions
 
     def gpu(self, arch: str) -> Gpu | None:
-        """Return the service's GPU that measures kernels for an architecture; raises as `about`."""
-        return self.about().gpus.get(arch)
+        """Return the service's GPU that measures kernels for `arch`; None where it emulates them.
 
-    def evaluate(self, text: str, task: Task, arch: str, workload: str | None) -> Verdict:
-        """Have a text judged.
+        Raises:
+            InfrastructureError: if the service does not answer.
+            UsageError: if it is not what was asked for, or does not know the token.
+        """
+        return self._client.about().gpus.get(arch)
 
-        Args:
-            text: In UTF-8 at most as long as a kernel may be.
-            task: As content has it here.
-            arch: For which GPU generation.
-            workload: By default that of the service's device.
+    def check_measures(self, arch: str) -> None:
+        """Accept the tier for kernels for `arch`; see `Evaluator.check_measures`."""
+        if self._tier != "standard" and self.gpu(arch) is None:
+            raise unmeasured_tier(self._tier, f"{self._client.where} has no GPU for {arch}")
+
+    def evaluate(
+        self,
+        text: str,
+        task: Task | str,
+        arch: str = "h100",
+        workload: str | None = None,
+        *,
+        variant: str | None = None,
+    ) -> Verdict:
+        """Have `text` judged; see `Evaluator.evaluate`.
 
         Raises:
             DeadlineExceeded: if there is no verdict by the deadline of `ptxgym.cluster.wants`.
             InfrastructureError: if the service does not answer, or its machines failed.
-            UsageError: if it cannot serve the request.
+            UsageError: if it cannot serve the request, or the evaluator is closed.
         """
-        return self._evaluated(_Call(self._request(text, task, arch, workload)))
+        found = self._call(text, asked_for(task, variant), arch, workload)
+        return found if isinstance(found, Verdict) else self._client.verdict(found)
 
-    async def aevaluate(self, text: str, task: Task, arch: str, workload: str | None) -> Verdict:
-        """Have a text judged without blocking the event loop, on a thread of its own; a cancelled task lets go."""
-        call = _Call(self._request(text, task, arch, workload))
+    async def aevaluate(
+        self,
+        text: str,
+        task: Task | str,
+        arch: str = "h100",
+        workload: str | None = None,
+        *,
+        variant: str | None = None,
+    ) -> Verdict:
+        """Have `text` judged without blocking the event loop, on a thread of its own; a cancelled task lets go."""
+        call = self._call(text, asked_for(task, variant), arch, workload)
+        if isinstance(call, Verdict):
+            return call
         try:
-            return await asyncio.wrap_future(started(lambda: self._evaluated(call), "ptxgym-http"))
+            return await asyncio.wrap_future(started(lambda: self._client.verdict(call), "ptxgym-http"))
         except asyncio.CancelledError:
             call.gone.set()
-            started(lambda: self._let_go(call), "ptxgym-http")
+            started(lambda: self._client.withdraw(call), "ptxgym-http")
             raise
 
-    def close(self) -> None:
-        """Close the connections."""
-        self._connections.close()
-
-    @property
-    def _where(self) -> str:
-        return self._connections.address
-
-    def _request(self, text: str, task: Task, arch: str, workload: str | None) -> Asked:
+    def _call(self, text: str, task: Task, arch: str, workload: str | None) -> Call | Verdict:
+        """Return what the service is to be asked, or the verdict on a text that cannot travel."""
+        if not isinstance(text, str):
+            raise UsageError(f"a submission is a str, not {type(text).__name__}")
+        if self._closed:
+            raise UsageError("the evaluator is closed; make a new one")
+        load_arch(arch)
+        if len(text.encode(errors="surrogatepass")) > MAX_SOURCE_BYTES or not _utf8(text):
+            refused = check_text(text)
+            assert refused is not None  # that it is too long, or no text
+            return self.refuse(refused, text, task, arch)
         how = wanted()
-        return Asked(
-            text=text,
-            task=task.name,
-            variant=task.variant,
-            arch=arch,
-            workload=workload,
-            started=how.started,
-            deadline_s=how.deadline_s,
-            task_sha256=task_sha256(task),
-            asker=uuid.uuid4().hex,
+        return Call(
+            Asked(
+                text=text,
+                task=task.name,
+                variant=task.variant,
+                arch=arch,
+                workload=workload,
+                started=how.started,
+                deadline_s=how.deadline_s,
+                task_sha256=task_sha256(task),
+                asker=uuid.uuid4().hex,
+            )
         )
 
-    def _evaluated(self, call: _Call) -> Verdict:
-        about, asked, gone = self.about(), call.asked, call.gone
-        limit_s = asked.deadline_s or about.deadline_s
-        until = time.monotonic() + limit_s
-        try:
-            while (left_s := until - time.monotonic()) > 0:
-                if call.key is None:
-                    path = f"{EVALUATIONS}?wait_s={min(FIRST_POLL_S, left_s):.3f}"
-                    body = asked.model_copy(update={"deadline_s": left_s}).model_dump_json().encode()
-                    answer = self._asked("POST", path, body, Answer, until, gone)
-                else:
-                    path = f"{EVALUATIONS}/{call.key}?wait_s={min(POLL_S, left_s):.3f}"
-                    answer = self._asked("GET", path, None, Answer, until, gone)
-                if answer is None:  # the service has forgotten it: it is asked for again
-                    call.key = None
-                    gone.wait(PAUSE_S)
-                    continue
-                if answer.conditions != about.conditions:
-                    raise UsageError(
-                        f"{self._where} judges under other conditions than before ({answer.conditions} instead of "
-                        f"{about.conditions}): start it with the same --results, or make a new evaluator"
-                    )
-                if answer.verdict is not None:
-                    return answer.verdict
-                if call.key is not None:
-                    gone.wait(PAUSE_S)  # a service that ends answers at once
-                call.key = answer.key
-        except _Withdrawn:
-            self._let_go(call)
-            raise
-        self._let_go(call)
-        raise DeadlineExceeded(
-            f"no verdict from {self._where} within {limit_s:g} s; nothing is said about the submission"
-        )
 
-    def _asked(
-        self, method: str, path: str, body: bytes | None, model: type[Body], until: float, gone: threading.Event
-    ) -> Body | None:
-        """Send a request until it is answered; None where what it is about is not known."""
-        began, pause_s = time.monotonic(), PAUSE_S
-        while True:
-            if gone.is_set():
-                raise _Withdrawn
-            now = time.monotonic()
-            patience_s = FIRST_PATIENCE_S if self._about is None else PATIENCE_S
-            try:
-                status, data = self._connections.exchange(
-                    method, path, body, max(0.1, min(POLL_S + SLACK_S, until - now + SLACK_S))
-                )
-                found = _read(status, data, model)
-            except ssl.SSLCertVerificationError as error:
-                raise UsageError(
-                    f"{self._where} has a certificate that is not trusted here: {error.verify_message}; SSL_CERT_FILE "
-                    "names a file of those that are"
-                ) from None
-            except (OSError, http.client.HTTPException, _NotOurs) as error:
-                found = InfrastructureError(f"no service of ptxgym answers at {self._where}: {_words(error)}")
-                give_up = min(until, began + patience_s)
-            else:
-                if not isinstance(found, Overloaded):
-                    if isinstance(found, Exception):
-                        raise found
-                    return found
-                give_up = until
-            if time.monotonic() + pause_s > give_up:
-                raise found from None
-            gone.wait(pause_s * random.uniform(0.5, 1.0))
-            pause_s = min(2 * pause_s, PAUSE_MOST_S)
-
-    def _let_go(self, call: _Call) -> None:
-        """Tell the service that nobody waits here; where it does not hear that, the deadline tells it."""
-        if call.key is not None:
-            path = f"{EVALUATIONS}/{call.key}?asker={call.asked.asker}"
-            with contextlib.suppress(OSError, http.client.HTTPException):
-                self._connections.exchange("DELETE", path, None, 5.0)
-
-
-class _NotOurs(Exception):
-    """Raised for an answer that no service of ptxgym gives: that of a proxy before it, say."""
-
-
-def _read(status: int, data: bytes, model: type[Body]) -> Body | Exception | None:
-    """Return what an answer holds: a body, an error that was told, or None for what is not known."""
+def _utf8(text: str) -> bool:
     try:
-        if status in (200, 202):
-            return model.model_validate_json(data)
-        told = Problem.model_validate_json(data)
-    except ValidationError:
-        raise _NotOurs(f"what does answer (status {status}) is something else, or of another version") from None
-    return None if status == 404 else error_of(told, "the service")
-
-
-def _words(error: Exception) -> str:
-    said = getattr(error, "strerror", None) or str(error)
-    return said or type(error).__name__
-
-
-T = TypeVar("T")
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

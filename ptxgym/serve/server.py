@@ -16,6 +16,7 @@ from ptxgym.errors import InfrastructureError, UsageError
 from ptxgym.extras import need
 from ptxgym.serve.desk import Desk, Served
 from ptxgym.serve.journal import Journal
+from ptxgym.serve.scheme import tell_other_scheme
 
 BACKLOG = 2048
 GRACE_S = 30.0
@@ -138,6 +139,7 @@ async def _serve(
         config.load()
     except OSError as error:
         raise UsageError(f"certificate or key cannot be used: {error.strerror or error}") from error
+    tell_other_scheme(config)
     server = Server(config)
     scheme = "http" if place.certificate is None else "https"
     host = f"[{place.host}]" if ":" in place.host else place.host

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ptxgym import judging
 from ptxgym.agent import Event, Judged, ModelError, Prompting, Reply, TurnContext
 from ptxgym.agent.prompting import fenced
 from ptxgym.bench import runner
@@ -26,7 +27,7 @@ from ptxgym.store.lines import read_lines
 from ptxgym.store.reader import StoredRun, read_run
 from ptxgym.store.records import EpisodeRecord, Message, Usage
 from ptxgym.store.writer import RunWriter
-from ptxgym.verdict import Status
+from ptxgym.verdict import Status, Verdict
 from tests.bad_kernels import host
 from tests.scripted import ScriptedDevice
 from tests.store.samples import front, turn, verdict
@@ -162,6 +163,35 @@ def test_an_answer_that_was_lost_is_asked_for_again_and_no_other(sittings: Sitti
     stored = sittings.play(agent, planned)
     assert [number for _, number in agent.asked] == [3]
     assert [turn.turn for turn in stored.turns] == [1, 2, 3]
+
+
+class Hanging(RecordedEvaluator):
+    """Passes its gates as a pipeline does, and never comes back with the first text."""
+
+    release = threading.Event()
+    first = threading.Lock()
+
+    def evaluate(self, text: str, *arguments: object, **more: object) -> Verdict:  # type: ignore[override]
+        with self._gates.run:
+            if self.first.acquire(blocking=False):
+                self.release.wait()
+            return verdict(Status.OK)
+
+
+def test_an_evaluation_that_never_ends_costs_its_own_episode_alone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judging, "DEADLINE_S", 0.5)
+    limits = Limits(model_calls=2, builds=1, evaluations=1, infra_retries=0)
+    planned, agent = episodes(4, turns=1), Fake()
+    with RunWriter(folder) as run, Hanging(ScriptedDevice(), secret="s", builds=1, runs=1) as evaluator:
+        play(planned, run, evaluator, {"fake": agent}, limits)
+        assert not evaluator.release.is_set()
+        evaluator.release.set()
+    stored = read_run(folder)
+    assert Counter(episode.status for episode in stored.episodes) == {"infra": 1, "done": 3}
+    (failed,) = [episode for episode in stored.episodes if episode.status == "infra"]
+    assert failed.problem.startswith("Overdue: ") and set(Counter(agent.asked).values()) == {1}
 
 
 def test_an_answer_to_other_messages_is_not_taken(folder: Path) -> None:

@@ -33,13 +33,20 @@ def start(log: Path, tmp_path: Path) -> Iterator[Callable[..., tuple[str, Ending
     """Starts servers of scripted workers on threads of this process, and ends them."""
     ends: list[Callable[[], None]] = []
 
-    def start(*, body_bytes: int | None = None, requests: int | None = None, **settings: object):  # type: ignore[no-untyped-def]
+    def start(  # type: ignore[no-untyped-def]
+        *,
+        body_bytes: int | None = None,
+        requests: int | None = None,
+        place: Place = Place(port=0, grace_s=0),
+        journal: str = "accepted",
+        **settings: object,
+    ):
         settings = {"fleet": Fleet(cpu=1), "results": tmp_path / "results", "maker": MAKER} | settings
         service = EvaluationService(**settings)  # type: ignore[arg-type]
         told: Queue[tuple[str, Ending]] = Queue()
         thread = threading.Thread(
             target=serve,
-            args=(service, tmp_path / "accepted", TOKEN, Place(port=0, grace_s=0)),
+            args=(service, tmp_path / journal, TOKEN, place),
             kwargs={"told": lambda *both: told.put(both), "body_bytes": body_bytes, "requests": requests},
         )
         thread.start()

@@ -26,7 +26,7 @@ from ptxgym.errors import (
     UsageError,
 )
 from ptxgym.evaluator import Evaluator
-from ptxgym.serve import remote
+from ptxgym.serve import client
 from ptxgym.serve.journal import Journal
 from ptxgym.serve.wire import Answer, Problem
 from ptxgym.task import load_task
@@ -232,7 +232,7 @@ def test_one_asker_lets_go_and_others_keep_theirs(start, log):
 
 
 def test_an_address_where_nothing_answers_is_told_soon(log, monkeypatch):
-    monkeypatch.setattr(remote, "FIRST_PATIENCE_S", 0.5)
+    monkeypatch.setattr(client, "FIRST_PATIENCE_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     refused = pytest.raises(InfrastructureError, match=f"127.0.0.1:{port}: Connection refused")

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any
 
 import pytest
 
-from ptxgym.adapters import judging
+from ptxgym import judging
 from ptxgym.adapters.group import group_advantages, group_rewards
-from ptxgym.adapters.judging import Judging, Overdue
 from ptxgym.adapters.rollout import Rollout
+from ptxgym.agent import Identity, Prompting, Reply, TurnContext, run_episode
 from ptxgym.agent.prompting import fenced
+from ptxgym.episode import Episode
 from ptxgym.errors import InfrastructureError, UsageError
 from ptxgym.evaluator import Evaluator
+from ptxgym.judging import Gate, Judging, Overdue
+from ptxgym.store.records import Message
 from ptxgym.task import Task
 from ptxgym.verdict import Status, Verdict
 from tests.fixit.scripted import naive
@@ -25,7 +31,7 @@ from tests.store.samples import verdict
 MANY = 512
 WEDGED = "never ends"
 ROW = {"env": "PTX-Gemm-H100", "options": {"variant": "k64", "turns": 2}}
-TASK_TIME_S = 30.0
+TASK_TIME_S = 600.0
 """For what cannot be late: the test's own limit ends it."""
 
 
@@ -233,6 +239,151 @@ def test_without_threads_the_machine_has_failed(monkeypatch: pytest.MonkeyPatch)
         with pytest.raises(InfrastructureError, match="can't start new thread"):
             bench.call(lambda: 1)
     assert bench.call(lambda: 1) == 1
+
+
+class Says:
+    """An agent with one answer."""
+
+    name = "says"
+    prompting = Prompting()
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    async def reply(self, messages: Sequence[Message], turn: TurnContext, on_text: Callable[[str], None]) -> Reply:
+        return Reply(fenced(self._text))
+
+
+async def by_evaluator(evaluator: Evaluator, text: str) -> str:
+    return str((await evaluator.aevaluate(text, "gemm", variant="k64")).status)
+
+
+async def by_answer(evaluator: Evaluator, text: str) -> str:
+    return str((await Episode("PTX-Gemm-H100", evaluator).aanswer(fenced(text))).verdict.status)
+
+
+async def by_submission(evaluator: Evaluator, text: str) -> str:
+    return str((await Episode("PTX-Gemm-H100", evaluator).asubmit(text)).verdict.status)
+
+
+async def by_agent(evaluator: Evaluator, text: str) -> str:
+    episode = Episode("PTX-Gemm-H100", evaluator, turns=1)
+    record, turns = await run_episode(episode, Says(text), Identity("ptxgym/Gemm-H100-v1", "says"))
+    if record.status == "infra":
+        raise Overdue(record.problem)
+    return str(turns[0].verdict.status)
+
+
+Asks = Callable[[Evaluator, str], Coroutine[Any, Any, str]]
+IN_FLIGHT = 80
+"""More than asyncio's default pool ever has threads (32)."""
+
+
+@pytest.mark.parametrize("ask", [by_evaluator, by_answer, by_submission, by_agent])
+def test_whoever_waits_in_an_event_loop_is_not_starved_by_evaluations_that_never_end(
+    ask: Asks, release: threading.Event, settings: Callable[..., None]
+) -> None:
+    settings(at_once=8, deadline_s=0.3)
+    evaluator = Wedging(release)
+
+    async def run() -> list[str]:
+        wedged = [asyncio.create_task(ask(evaluator, f"{WEDGED} {at}")) for at in range(IN_FLIGHT)]
+        good = [asyncio.create_task(ask(evaluator, f"kernel {at}")) for at in range(3)]
+        found = [await each for each in good]
+        overdue = await asyncio.gather(*wedged, return_exceptions=True)
+        assert not release.is_set() and {type(each) for each in overdue} == {Overdue}
+        return found
+
+    assert asyncio.run(run()) == ["ok"] * 3
+
+
+def test_asyncios_own_threads_are_starved_by_as_many(release: threading.Event) -> None:
+    """The control: what `aevaluate` would be without places and deadlines."""
+    evaluator = Wedging(release)
+
+    async def run() -> None:
+        wedged = [asyncio.to_thread(evaluator.evaluate, f"{WEDGED} {at}", "gemm") for at in range(IN_FLIGHT)]
+        hanging = asyncio.gather(*wedged)
+        while evaluator.running["now"] < 5:
+            await asyncio.sleep(0.01)
+        good = asyncio.create_task(asyncio.to_thread(evaluator.evaluate, "kernel", "gemm"))
+        assert not (await asyncio.wait([good], timeout=0.5))[0]
+        release.set()
+        await asyncio.gather(good, hanging)
+
+    asyncio.run(run())
+
+
+class Queueing(Wedging):
+    """Stands for a service: what waits there is its own concern."""
+
+    queues = True
+
+
+def test_a_service_is_waited_for_by_all_at_once_and_up_to_its_own_deadlines(
+    release: threading.Event, settings: Callable[..., None]
+) -> None:
+    settings(at_once=1, deadline_s=0.05)
+    evaluator = Queueing(release)
+
+    async def run() -> list[str]:
+        wedged = [asyncio.create_task(by_answer(evaluator, f"{WEDGED} {at}")) for at in range(IN_FLIGHT)]
+        while evaluator.running["now"] < IN_FLIGHT:
+            await asyncio.sleep(0.01)
+        assert await by_answer(evaluator, "kernel") == "ok"
+        await asyncio.sleep(0.2)
+        assert not any(each.done() for each in wedged)
+        release.set()
+        return await asyncio.gather(*wedged)
+
+    assert asyncio.run(run()) == ["ok"] * IN_FLIGHT
+
+
+def test_a_block_of_code_has_places_of_its_own() -> None:
+    mine = Judging(at_once=3)
+    with judging.using(mine):
+        assert judging.of(None) is mine and asyncio.run(chosen()) is mine
+        assert judging.of(Queueing(threading.Event())) is not mine
+    assert judging.of(None) is judging.shared()
+
+
+async def chosen() -> Judging:
+    return judging.of(None)
+
+
+def test_a_forked_process_begins_with_all_places_free(release: threading.Event) -> None:
+    bench = Judging(at_once=1, deadline_s=TASK_TIME_S)
+    hanging = threading.Thread(target=bench.call, args=(release.wait,), daemon=True)
+    hanging.start()
+    while bench._free:
+        time.sleep(0.001)
+    child = os.fork()
+    if child == 0:
+        os._exit(bench.call(lambda: 7))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_who_is_overdue_keeps_nobody_out_of_a_gate(release: threading.Event) -> None:
+    bench, gate = Judging(at_once=2, deadline_s=0.2), Gate(1)
+    most, inside = [0], threading.Semaphore(0)
+
+    def work(wait: bool) -> str:
+        with gate:
+            inside.release()
+            most[0] = max(most[0], inside._value)
+            if wait:
+                release.wait()
+            inside.acquire()
+            return "judged"
+
+    with pytest.raises(Overdue):
+        bench.call(lambda: work(True))
+    assert bench.call(lambda: work(False)) == "judged" and most == [2]  # beside what hangs
+    release.set()
+    while inside._value:
+        time.sleep(0.001)
+    with gate, pytest.raises(Overdue):  # one entry again, not two
+        bench.call(lambda: work(False))
 
 
 def test_limits_that_let_nothing_through_are_refused() -> None:

@@ -3,17 +3,23 @@
 asyncio's default pool is a handful of threads for everybody, and a loop that ends waits for all of them: evaluations
 that never end would starve every other rollout of the process, and then keep it alive. Here a call that is not over by
 its deadline gives up its place. Its thread cannot be ended from outside and goes on, but nothing waits for it any more.
+
+Whoever waits for an evaluation in an event loop comes here: `Evaluator.aevaluate`, `Episode.aanswer`, the agents' loop,
+the adapters. `of` says where; a service queues and ends evaluations by itself, so that all its callers wait at once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import sys
 import threading
+import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextvars import Context, copy_context
+from contextvars import Context, ContextVar, copy_context
 from typing import Any, Generic, TypeVar
 
 from ptxgym.errors import InfrastructureError, UsageError
@@ -41,33 +47,66 @@ class _Call(Generic[T]):
         self.ended: Future[T] = Future()
         self.placed = False
         """Whether it takes one of the places."""
+        self.held: list[_Held] = []
+        """Of gates; given back where it is not waited for any more."""
+
+
+class _Held:
+    """One of the entries of a gate, until it is given back, once."""
+
+    def __init__(self, entries: threading.BoundedSemaphore) -> None:
+        self._entries, self._lock, self._over = entries, threading.Lock(), False
+
+    def give_back(self) -> None:
+        with self._lock:
+            over, self._over = self._over, True
+        if not over:
+            self._entries.release()
+
+
+class Gate:
+    """Lets so many threads in at once; a call that is overdue does not keep others out. Not to be entered twice."""
+
+    def __init__(self, limit: int) -> None:
+        """Make a gate for `limit` threads, at least 1."""
+        self._entries = threading.BoundedSemaphore(limit)
+        self._mine = threading.local()
+
+    def __enter__(self) -> None:
+        """Wait for an entry."""
+        self._entries.acquire()
+        self._mine.held = _Held(self._entries)
+        call = _RUNNING.get()
+        if call is not None:
+            call.held.append(self._mine.held)
+
+    def __exit__(self, *error: object) -> None:
+        """Give it back."""
+        self._mine.held.give_back()
 
 
 class Judging:
     """Runs calls in threads, some at once and the others in the order in which they came."""
 
-    def __init__(self, at_once: int | None = None, deadline_s: float = DEADLINE_S) -> None:
+    def __init__(self, at_once: int | None = None, deadline_s: float | None = DEADLINE_S) -> None:
         """Make it; no thread is started yet.
 
         Args:
             at_once: Calls that run at the same time; by default as many as there are cores, and at least 8.
-            deadline_s: Longest that each may take, waiting not included.
+            deadline_s: Longest that each may take, waiting not included; None where something else ends them.
 
         Raises:
             UsageError: if either is not positive.
         """
         if at_once is not None and at_once < 1:
             raise UsageError(f"at_once must be at least 1, not {at_once}: nothing would ever be judged")
-        if deadline_s <= 0:
+        if deadline_s is not None and deadline_s <= 0:
             raise UsageError(f"deadline_s must be positive, not {deadline_s}: nothing would ever be judged in time")
         self._at_once = self._free = at_once or max(LEAST_AT_ONCE, len(os.sched_getaffinity(0)))
         self._deadline_s = deadline_s
         self._waiting: deque[_Call[Any]] = deque()
         self._lock = threading.Lock()
-
-    def like(self) -> Judging:
-        """Return another with the same settings."""
-        return Judging(self._at_once, self._deadline_s)
+        _ALIVE.add(self)
 
     def call(self, work: Callable[[], T]) -> T:
         """Run `work` in a thread and return what it returns.
@@ -99,9 +138,11 @@ class Judging:
         """Return, or raise, what a call came to after all: it may have raised a TimeoutError of its own."""
         if call.ended.done():
             return call.ended.result()
+        for held in list(call.held):
+            held.give_back()
         raise Overdue(
             f"an evaluation was not over after {self._deadline_s:g} s, and is no longer waited for; if the machine is "
-            "only slow, allow more by ptxgym.adapters.judging.configure(deadline_s=…)"
+            "only slow, allow more by ptxgym.judging.configure(deadline_s=…)"
         )
 
     def _queued(self, work: Callable[[], T]) -> _Call[T]:
@@ -136,6 +177,7 @@ class Judging:
     def _run(self, call: _Call[Any]) -> None:
         call.ended.set_running_or_notify_cancel()  # from here on a waiter that leaves cannot cancel it
         try:
+            call.context.run(_RUNNING.set, call)
             result = call.context.run(call.work)
         except BaseException as error:
             call.ended.set_exception(error)
@@ -156,10 +198,22 @@ class Judging:
             elif call in self._waiting:
                 self._waiting.remove(call)
 
+    def _renew(self) -> None:
+        """Begin anew in a forked process: the parent's threads are not there."""
+        self._lock, self._free = threading.Lock(), self._at_once
+        self._waiting.clear()
+
 
 def shared() -> Judging:
     """Return this process's: all rollouts share it."""
     return _SHARED[-1]
+
+
+def of(evaluator: object) -> Judging:
+    """Return where evaluations of an evaluator wait: this process's, what `using` chose, or all of them at once."""
+    if getattr(evaluator, "queues", False):
+        return _ELSEWHERE
+    return _CHOSEN.get() or shared()
 
 
 def configure(*, at_once: int | None = None, deadline_s: float = DEADLINE_S) -> None:
@@ -171,10 +225,24 @@ def configure(*, at_once: int | None = None, deadline_s: float = DEADLINE_S) -> 
     _SHARED[:] = [Judging(at_once, deadline_s)]
 
 
-def _renew() -> None:
-    """Begin anew in a forked process, with the same settings: the parent's threads are not there."""
-    _SHARED[:] = [_SHARED[-1].like()]
+@contextlib.contextmanager
+def using(judging: Judging) -> Iterator[None]:
+    """Let the evaluations of a block of code, and of the tasks that it starts, run in a `Judging` of their own."""
+    token = _CHOSEN.set(judging)
+    try:
+        yield
+    finally:
+        _CHOSEN.reset(token)
 
 
+def _after_fork() -> None:
+    for judging in list(_ALIVE):
+        judging._renew()
+
+
+_ALIVE: weakref.WeakSet[Judging] = weakref.WeakSet()
 _SHARED = [Judging()]
-os.register_at_fork(after_in_child=_renew)
+_ELSEWHERE = Judging(sys.maxsize, None)
+_RUNNING: ContextVar[_Call[Any] | None] = ContextVar("ptxgym_judging_call", default=None)
+_CHOSEN: ContextVar[Judging | None] = ContextVar("ptxgym_judging", default=None)
+os.register_at_fork(after_in_child=_after_fork)
