@@ -6,15 +6,20 @@
 #pragma once
 #include <cstdint>
 
-// The value is the number of address bits that are exchanged: bits 4… ^= bits 7… (16-byte atomicity).
-enum class Swizzle : uint8_t { None = 0, B32 = 1, B64 = 2, B128 = 3 };
+// Up to B128 the value is the number of address bits that are exchanged: bits 4… ^= bits 7… (16-byte atomicity).
+// B128Atom32, of sm_100, keeps pieces of 32 bytes: bits 5 and 6 ^= bits 7 and 8 (CuTe's Swizzle<2, 5, 2>).
+enum class Swizzle : uint8_t { None = 0, B32 = 1, B64 = 2, B128 = 3, B128Atom32 = 4 };
 
 constexpr uint32_t CHUNK_BYTES = 16;  // the unit that every layout keeps intact
 
-constexpr uint32_t swizzle_bytes(Swizzle mode) { return CHUNK_BYTES << static_cast<unsigned>(mode); }
+constexpr uint32_t swizzle_bytes(Swizzle mode) {
+  return mode == Swizzle::B128Atom32 ? 128 : CHUNK_BYTES << static_cast<unsigned>(mode);
+}
 
 // Distance after which the pattern repeats: that many address bits from bit 7 up take part.
-constexpr uint32_t swizzle_period_bytes(Swizzle mode) { return 128u << static_cast<unsigned>(mode); }
+constexpr uint32_t swizzle_period_bytes(Swizzle mode) {
+  return mode == Swizzle::B128Atom32 ? 512 : 128u << static_cast<unsigned>(mode);
+}
 
 constexpr const char* swizzle_name(Swizzle mode) {
   switch (mode) {
@@ -22,6 +27,7 @@ constexpr const char* swizzle_name(Swizzle mode) {
     case Swizzle::B32: return "32B swizzle";
     case Swizzle::B64: return "64B swizzle";
     case Swizzle::B128: return "128B swizzle";
+    case Swizzle::B128Atom32: return "128B swizzle with atoms of 32 bytes";
   }
   return "?";
 }
@@ -30,8 +36,9 @@ constexpr const char* swizzle_name(Swizzle mode) {
 // later phase. `base_offset` (in 128-byte lines) says where the pattern starts when it is not at a multiple of its own
 // length.
 constexpr uint32_t swizzled(uint32_t address, Swizzle mode, uint32_t base_offset = 0) {
-  const uint32_t mask = (1u << static_cast<unsigned>(mode)) - 1;
-  return address ^ ((((address >> 7) - base_offset) & mask) << 4);
+  const bool wide = mode == Swizzle::B128Atom32;
+  const uint32_t mask = wide ? 3 : (1u << static_cast<unsigned>(mode)) - 1;
+  return address ^ ((((address >> 7) - base_offset) & mask) << (wide ? 5 : 4));
 }
 
 struct Descriptor {
@@ -56,13 +63,16 @@ constexpr Descriptor decode_descriptor(uint64_t bits) {
           bits & ~DESCRIPTOR_FIELDS};
 }
 
-// An operand of 16-bit elements, `extent` rows (M or N) by 16 in K, seen through a descriptor as 16-byte chunks.
-// K-major chunks run along K: index = row * 2 + k / 8. MN-major chunks run along M or N: index = k * (extent / 8) + row
-// / 8. Canonical layouts: PTX ISA 9.7.15.5.1.2.1.3.
+// An operand of `extent` rows (M or N), each 32 bytes in K, seen through a descriptor as 16-byte chunks of
+// 2^chunk_shift elements: K is two chunks long, 16 for the 16-bit elements of the default.
+// K-major chunks run along K: index = row * 2 + half. MN-major chunks run along M or N: index = k * (extent / elements
+// of a chunk) + row / elements of a chunk. Canonical layouts: PTX ISA 9.7.15.5.1.2.1.3 and 9.7.16.3.3; that of
+// B128Atom32, whose atoms are 4 deep in K, is CUTLASS's (make_umma_desc of mma_sm100_desc.hpp).
 struct Operand {
   Descriptor descriptor;
   uint32_t extent;
   bool mn_major;
+  uint8_t chunk_shift = 3;
 
   constexpr uint32_t chunks() const { return extent * 2; }
 
@@ -75,13 +85,13 @@ struct Operand {
       address += (row >> 3) * d.stride_bytes + (row & 7) * width;
       address += half * (d.swizzle == Swizzle::None ? d.leading_bytes : CHUNK_BYTES);
     } else {
-      const uint32_t groups = extent >> 3, k = index / groups, group = index % groups;
+      const uint32_t groups = extent >> chunk_shift, k = index / groups, group = index % groups;
       if (d.swizzle == Swizzle::None) {
         address += group * d.stride_bytes + (k >> 3) * d.leading_bytes + (k & 7) * width;
       } else {
-        const uint32_t per_line = width / CHUNK_BYTES;
+        const uint32_t per_line = width / CHUNK_BYTES, depth = d.swizzle == Swizzle::B128Atom32 ? 2 : 3;
         address += (group / per_line) * d.leading_bytes + (group % per_line) * CHUNK_BYTES;
-        address += (k >> 3) * d.stride_bytes + (k & 7) * width;
+        address += (k >> depth) * d.stride_bytes + (k & ((1u << depth) - 1)) * width;
       }
     }
     return swizzled(address, d.swizzle, d.base_offset);

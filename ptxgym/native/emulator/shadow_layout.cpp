@@ -19,8 +19,9 @@ void ShadowState::check_layout(Warp& warp, int inst, const Operand& operand, con
   const bool mn_major = operand.mn_major;
   const uint64_t fields = uint64_t{d.leading_bytes >> 4} | uint64_t{d.stride_bytes >> 4} << 14 |
                           uint64_t{d.base_offset} << 28 | static_cast<uint64_t>(d.swizzle) << 31 |
-                          uint64_t{operand.extent} << 33 | static_cast<uint64_t>(mn_major) << 42 |
-                          uint64_t{d.start >> 4 & 63} << 43;  // phase of the pattern
+                          uint64_t{operand.extent} << 34 | static_cast<uint64_t>(mn_major) << 43 |
+                          uint64_t{operand.chunk_shift} << 44 |
+                          uint64_t{d.start >> 4 & 63} << 47;  // phase of the pattern
   const bool new_fields = layouts_.insert(fields).second;
   if (new_fields && overlaps(operand)) {
     if (FindingRecord* f = cta_.findings.add(cta_, &warp, -1, "descriptor.overlap", Severity::Warning, inst)) {
