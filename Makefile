@@ -62,14 +62,14 @@ $(VENV)/.demo-ready: $(PROJECT) | $(BIN)/python
 $(VENV)/.test-ready: $(PROJECT) | $(BIN)/python
 	@sh .ci/preflight.sh > /dev/null
 	@echo "installing ptxgym, the CUDA compiler and the test tools into $(VENV) ..."
-	@$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[toolchain,agents,report,cluster,serve,dev]"
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[toolchain,agents,report,cluster,serve,wandb,dev]"
 	@touch $@ $(VENV)/.demo-ready
 
 # torch and cupy are gigabytes: they are installed only where there is a GPU to use them on.
 $(VENV)/.gpu-ready: $(PROJECT) | $(VENV)/.test-ready
 	@if command -v nvidia-smi > /dev/null && nvidia-smi -L > /dev/null 2>&1; then \
 	    echo "installing torch, cupy and the CUDA bindings into $(VENV) ..."; \
-	    $(BIN)/pip install --quiet --disable-pip-version-check --editable ".[toolchain,agents,report,cluster,serve,dev,gpu]" && touch $@; \
+	    $(BIN)/pip install --quiet --disable-pip-version-check --editable ".[toolchain,agents,report,cluster,serve,wandb,dev,gpu]" && touch $@; \
 	fi
 
 clean:

@@ -16,21 +16,25 @@ from ptxgym.bench.session import Sweep
 from ptxgym.bench.sweep import Planned
 from ptxgym.bench.tables import Table, tables
 from ptxgym.cli.console import err, out, plain
+from ptxgym.cli.tracking import JSONL, show_where, told
 from ptxgym.reward import TARGET_SCORE
 from ptxgym.store.reader import StoredRun
 from ptxgym.store.records import EpisodeRecord, Remeasurement
+from ptxgym.track.runs import TrackedRun, Watchers
 
 
-def run_bench(recipe: Recipe, folder: Path, *, resume: bool, remeasure: bool) -> bool:
+def run_bench(recipe: Recipe, folder: Path, *, resume: bool, remeasure: bool, track: str = JSONL) -> bool:
     """Play a sweep, print its tables, and return whether every episode was played to its end."""
     sweep = Sweep(recipe, folder, resume=resume)
     out.print(plain(f"{recipe.name}: {recipe.summary}"))
     out.print(plain(f"run {folder}, sweep {sweep.record.sweep_sha256[:16]}, device {sweep.record.device}", "dim"))
-    stored = _played(sweep)
-    if remeasure:
-        stored = _remeasured(sweep)
-    show_tables(tables(recipe, trajectories(stored)))
-    return _told(sweep, stored)
+    with TrackedRun(folder, track, told) as tracked:
+        stored = _played(sweep, tracked)
+        if remeasure:
+            stored = _remeasured(sweep)
+        show_tables(tables(recipe, trajectories(stored)))
+    show_where(tracked.where)
+    return _complete(stored)
 
 
 def show_tables(found: Sequence[Table]) -> None:
@@ -98,12 +102,12 @@ def _progress() -> Progress:
     return Progress(*columns, TextColumn("{task.fields[said]}"), console=err, transient=True)
 
 
-def _played(sweep: Sweep) -> StoredRun:
+def _played(sweep: Sweep, tracked: TrackedRun) -> StoredRun:
     left, total = len(sweep.left()), len(sweep.planned)
     if left < total:
         err.print(plain(f"{total - left} of {total} episodes are on record", "dim"))
     with _progress() as progress:
-        return sweep.play(_Live(progress, total - left, total))
+        return sweep.play(Watchers(_Live(progress, total - left, total), tracked))
 
 
 def _remeasured(sweep: Sweep) -> StoredRun:
@@ -118,8 +122,8 @@ def _remeasured(sweep: Sweep) -> StoredRun:
         return sweep.remeasure(on_progress)
 
 
-def _told(sweep: Sweep, stored: StoredRun) -> bool:
-    """Say what is in no rate."""
+def _complete(stored: StoredRun) -> bool:
+    """Say what is in no rate; return whether nothing failed by the machine."""
     infra = [episode for episode in stored.episodes if episode.status == "infra"]
     refused = sum(episode.status == "refused" for episode in stored.episodes)
     if refused:

@@ -14,6 +14,7 @@ from ptxgym.cli.clustering import cluster
 from ptxgym.cli.console import Exit, out, plain, style_of
 from ptxgym.cli.fixing import fixit
 from ptxgym.cli.serving import serve
+from ptxgym.cli.tracking import JSONL, TrackOption
 from ptxgym.cli.training import train
 from ptxgym.errors import UsageError
 
@@ -161,6 +162,7 @@ def run_(
     resume: Annotated[
         bool, typer.Option("--resume", metavar=_FLAG, help="Go on with the run in --out, after whatever ended it.")
     ] = False,
+    track: TrackOption = JSONL,
 ) -> None:
     """Let an agent play one episode; exit 0 played, 1 the model refused, 2 usage, 3 the machine or the model failed."""
     from ptxgym.availability import check_device, check_tier
@@ -168,8 +170,10 @@ def run_(
     from ptxgym.cli.settings import parse_settings
     from ptxgym.envs import load_env
     from ptxgym.knowledge import parse_parts
+    from ptxgym.track.tracker import check_tracker
 
     check_device(device)
+    tracker = check_tracker(track)
     parts = None if knowledge is None else parse_parts(knowledge)
     chosen = {"turns": turns, "stop": stop, "knowledge": parts}
     config = load_env(env).of_variant(variant)
@@ -177,7 +181,17 @@ def run_(
     settings = parse_settings(set_ or ())
     chosen_tier = check_tier(tier)
     raise typer.Exit(
-        run_one(config, agent, settings, seed=seed, device=device, tier=chosen_tier, folder=folder, resume=resume)
+        run_one(
+            config,
+            agent,
+            settings,
+            seed=seed,
+            device=device,
+            tier=chosen_tier,
+            folder=folder,
+            resume=resume,
+            track=tracker,
+        )
     )
 
 
@@ -225,14 +239,18 @@ def bench(
         list[str] | None,
         typer.Option("--set", metavar="AGENT.KEY=VALUE", help="A setting of one of its agents; repeatable."),
     ] = None,
+    track: TrackOption = JSONL,
 ) -> None:
     """Play a sweep: environments, agents, knowledge arms, trajectories; exit 3 where the machine failed at episodes."""
     from ptxgym.bench.recipe import load_recipe
     from ptxgym.cli.benching import run_bench
     from ptxgym.cli.settings import parse_settings
+    from ptxgym.track.tracker import check_tracker
 
+    tracker = check_tracker(track)
     sweep = load_recipe(recipe).with_settings(parse_settings(set_ or ()).items())
-    complete = run_bench(sweep, folder or Path("runs") / sweep.name, resume=resume, remeasure=remeasure)
+    where = folder or Path("runs") / sweep.name
+    complete = run_bench(sweep, where, resume=resume, remeasure=remeasure, track=tracker)
     raise typer.Exit(Exit.OK if complete else Exit.INFRASTRUCTURE)
 
 

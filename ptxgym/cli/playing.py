@@ -21,12 +21,14 @@ from ptxgym.bench.runner import Watcher
 from ptxgym.bench.session import Sweep
 from ptxgym.bench.sweep import Planned
 from ptxgym.cli.console import Exit, out, plain, score_bar, style_of
+from ptxgym.cli.tracking import JSONL, show_where, told
 from ptxgym.device.cuda.model import Tier
 from ptxgym.envs import EnvConfig
 from ptxgym.errors import UsageError
 from ptxgym.knowledge import ALL, PARTS
 from ptxgym.store.reader import read_run
 from ptxgym.store.records import EpisodeRecord, TurnRecord, Usage
+from ptxgym.track.runs import TrackedRun, Watchers
 
 _STATUS = {"done": Exit.OK, "refused": Exit.FAILED, "infra": Exit.INFRASTRUCTURE}
 
@@ -41,6 +43,7 @@ def run_one(
     tier: Tier,
     folder: Path | None,
     resume: bool = False,
+    track: str = JSONL,
 ) -> Exit:
     """Play one episode, print it and store it.
 
@@ -53,6 +56,7 @@ def run_one(
         tier: How a GPU measures.
         folder: For the records; by default a new one in `runs/`.
         resume: Whether the run in `folder` goes on from its last turn, after whatever ended it.
+        track: `jsonl`, or `wandb` as well.
 
     Raises:
         UnknownNameError: if there is no such agent.
@@ -79,15 +83,20 @@ def run_one(
         raise UsageError("--resume goes on with the run in the folder that --out names; give that, too")
     where = folder or Path("runs") / f"{recipe.name}-{datetime.now():%Y%m%d-%H%M%S}"
     sweep = Sweep(recipe, where, resume=resume, setting="{key}")
+    tracked = TrackedRun(where, track, told)
     if not sweep.left():
         out.print(plain(f"{where}: the episode is over; `ptxgym report {where}` shows it"))
+        tracked.close()  # what an earlier sitting could not tell
+        show_where(tracked.where)
         return Exit.OK
     show = _Show(config)
     out.print(Rule(plain(f"{config.name} · {agent} · {sweep.record.device}"), align="left"))
     show.known(read_run(where).turns)
-    with show.live():
-        sweep.play(show)
-    show.end(where)
+    with tracked:
+        with show.live():
+            sweep.play(Watchers(show, tracked))
+        show.end(where)
+    show_where(tracked.where)
     if show.ended is None or show.ended.status == "infra":
         out.print(plain(f"go on with the same command, --out {where} --resume", "yellow"))
     return _STATUS[show.ended.status] if show.ended is not None else Exit.INFRASTRUCTURE

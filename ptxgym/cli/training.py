@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ptxgym.cli.console import err, out, plain
+from ptxgym.cli.console import out, plain
+from ptxgym.cli.tracking import JSONL, TrackOption, show_where, told
 
 if TYPE_CHECKING:
     from ptxgym.train.sft import Trained
@@ -28,28 +29,45 @@ SetOption = Annotated[
 
 
 @train.command()
-def sft(recipe: RecipeArgument, folder: OutOption = None, resume: ResumeOption = False, set_: SetOption = None) -> None:
+def sft(
+    recipe: RecipeArgument,
+    folder: OutOption = None,
+    resume: ResumeOption = False,
+    set_: SetOption = None,
+    track: TrackOption = JSONL,
+) -> None:
     """Fine-tune a model on a set that `ptxgym fixit build` has written."""
     from ptxgym.cli.settings import parse_settings
+    from ptxgym.track.training import TrackedTraining
     from ptxgym.train.recipe import SftRecipe, load_train_recipe
     from ptxgym.train.sft import sft as run
 
     chosen = load_train_recipe(recipe, SftRecipe, parse_settings(set_ or ()))
     target = folder or Path("runs") / chosen.name
-    _tell(run(chosen, target, resume=resume, on_note=lambda note: err.print(plain(note, "yellow"))), "loss")
+    with TrackedTraining(target, track, told) as tracked:
+        _tell(run(chosen, target, resume=resume, logs=[tracked.log], on_note=told), "loss")
+    show_where(tracked.where)
 
 
 @train.command()
 def grpo(
-    recipe: RecipeArgument, folder: OutOption = None, resume: ResumeOption = False, set_: SetOption = None
+    recipe: RecipeArgument,
+    folder: OutOption = None,
+    resume: ResumeOption = False,
+    set_: SetOption = None,
+    track: TrackOption = JSONL,
 ) -> None:
     """Train a model by GRPO on episodes of variants to train on."""
     from ptxgym.cli.settings import parse_settings
+    from ptxgym.track.training import TrackedTraining
     from ptxgym.train.grpo import grpo as run
     from ptxgym.train.recipe import GrpoRecipe, load_train_recipe
 
     chosen = load_train_recipe(recipe, GrpoRecipe, parse_settings(set_ or ()))
-    _tell(run(chosen, folder or Path("runs") / chosen.name, resume=resume), "reward")
+    target = folder or Path("runs") / chosen.name
+    with TrackedTraining(target, track, told) as tracked:
+        _tell(run(chosen, target, resume=resume, logs=[tracked.log]), "reward")
+    show_where(tracked.where)
 
 
 def _tell(trained: Trained, name: str) -> None:

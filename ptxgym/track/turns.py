@@ -1,0 +1,120 @@
+"""Turns and episodes on record → numbers and rows of tables.
+
+Only what records hold is told: a proven solution goes out by its name and hash alone, draws and hidden shapes not at
+all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from ptxgym.reward import TARGET_SCORE
+from ptxgym.store.records import EpisodeRecord, TurnRecord
+from ptxgym.track.lines import Cell, Row
+from ptxgym.verdict import Severity, Stage, Status, Verdict
+
+ATTEMPTS = "attempts"
+"""The table with a row for each turn."""
+EPISODES = "episodes"
+TURN_AXIS = "turns"
+"""How many turns the run has had, in whichever order its episodes had them."""
+EPISODE_AXIS = "episodes_ended"
+_COMPILED = frozenset({Stage.PLAN, Stage.EXECUTE, Stage.JUDGE})
+
+
+def turn_values(record: TurnRecord) -> dict[str, float]:
+    """Return the numbers of a turn; those that there is no measurement of are left out."""
+    values: dict[str, float | None] = {
+        "turn/number": record.turn,
+        "turn/score": record.score,
+        "turn/best_score": record.best_score,
+        "turn/compiled": record.verdict.stage in _COMPILED,
+        "turn/correct": record.verdict.status is Status.OK,
+        "turn/model_s": record.model_s,
+        "turn/evaluate_s": record.evaluate_s,
+        "turn/prompt_tokens": record.usage.prompt_tokens,
+        "turn/completion_tokens": record.usage.completion_tokens,
+        "turn/cost_usd": record.usage.cost_usd,
+        "reward/total": record.reward,
+        **{f"reward/{name}": value for name, value in record.terms.items()},
+        **dict(_verdict_values(record.verdict)),
+    }
+    return {name: float(value) for name, value in values.items() if value is not None and math.isfinite(value)}
+
+
+def turn_row(record: TurnRecord) -> Row:
+    """Return a turn as a row: kernel and feedback whole."""
+    verdict = record.verdict
+    cells: dict[str, Cell] = {
+        "episode": record.episode,
+        "turn": record.turn,
+        "status": str(verdict.status),
+        "code": verdict.code,
+        "message": verdict.message,
+        "score": record.score,
+        "reward": record.reward,
+        "correct": verdict.status is Status.OK,
+        "target_ok": _target_ok(verdict),
+        "speedup": verdict.measured.timing.speedup if verdict.measured.timing is not None else None,
+        "kernel": record.source,
+        "feedback": record.feedback,
+        "solution": record.solution,
+        "source_sha256": verdict.provenance.source_sha256,
+        "device": verdict.provenance.device,
+        "model": record.model,
+        "finish_reason": record.finish_reason,
+    }
+    return Row(table=ATTEMPTS, cells=cells)
+
+
+def episode_values(record: EpisodeRecord) -> dict[str, float]:
+    """Return the numbers of an episode that has ended."""
+    usage = record.usage
+    values = {
+        "episode/best_score": record.best_score,
+        "episode/best_turn": record.best_turn,
+        "episode/turns": record.turns,
+        "episode/solved": solved(record),
+        "episode/refused": record.status == "refused",
+        "episode/prompt_tokens": usage.prompt_tokens,
+        "episode/completion_tokens": usage.completion_tokens,
+        "episode/cost_usd": usage.cost_usd,
+    }
+    return {name: float(value) for name, value in values.items() if value is not None}
+
+
+def episode_row(record: EpisodeRecord) -> Row:
+    """Return an episode as a row."""
+    named = ("id", "env", "variant", "agent", "arm", "trajectory", "status", "turns", "best_score", "best_turn")
+    cells: dict[str, Cell] = {name: getattr(record, name) for name in named}
+    return Row(table=EPISODES, cells={**cells, "problem": record.problem, "ended": record.ended})
+
+
+def solved(record: EpisodeRecord) -> bool:
+    """Return whether a kernel of the episode is right and runs on the target instructions."""
+    return record.best_score >= TARGET_SCORE
+
+
+def _verdict_values(verdict: Verdict) -> Iterator[tuple[str, float | None]]:
+    found = verdict.findings
+    yield from ((f"findings/{each}", sum(one.severity is each for one in found)) for each in Severity)
+    errors = [output.relative_error for output in verdict.outputs]
+    yield "check/relative_error", max(errors, default=None)
+    yield "check/closeness", min((output.closeness for output in verdict.outputs), default=None)
+    if verdict.evidence is not None:
+        yield "evidence/coverage", verdict.evidence.coverage
+        yield "evidence/target_ok", _target_ok(verdict)
+        yield "evidence/tma_bytes", verdict.evidence.tma_bytes
+    timing = verdict.measured.timing
+    if timing is not None:
+        for name in ("speedup", "speedup_low", "speedup_high", "candidate_us", "baseline_us", "tflops", "roofline_us"):
+            yield f"time/{name}", getattr(timing, name)
+    if verdict.measured.profile:
+        longest = verdict.measured.profile[0].model_dump(exclude={"kernel", "stalls", "hot_lines", "occupancy_limiter"})
+        yield from ((f"ncu/{name}", value) for name, value in longest.items())
+    yield from ((f"stage/{name}_s", seconds) for name, seconds in verdict.measured.durations_s.items())
+
+
+def _target_ok(verdict: Verdict) -> bool:
+    return verdict.status is Status.OK and verdict.evidence is not None and verdict.evidence.target_ok
