@@ -1,6 +1,8 @@
 # make demo   one episode on PTX-Gemm-H100, on this machine, without a GPU
 # make test   lint, types and the test suite
 # make soak   the tests that take many minutes
+# make fuzz   random PTX against an interpreter, and damaged PTX, for FUZZ_SECONDS (60)
+# make sanitize  the emulator's tests on a core with AddressSanitizer and UndefinedBehaviorSanitizer; TESTS="…" for others
 # make gpu    everything that needs a GPU, with its tables; GPU_PYTHON=python3 takes an interpreter that has torch and cupy
 # Each makes .venv first; a second run finds it ready.
 
@@ -10,8 +12,10 @@ PYTEST_FLAGS ?= -n auto --dist loadfile
 PROJECT := pyproject.toml setup.py
 GPU_PYTHON ?= $(BIN)/python
 GPU_FLAGS ?=
+FUZZ_SECONDS ?= 60
+TESTS ?=
 
-.PHONY: demo test soak gpu lint tests test-gymnasium-1.2.2 test-trainers clean
+.PHONY: demo test soak fuzz sanitize gpu lint tests test-gymnasium-1.2.2 test-trainers clean
 
 demo: $(VENV)/.demo-ready
 	@$(BIN)/ptxgym demo
@@ -28,6 +32,12 @@ tests: $(VENV)/.test-ready test-gymnasium-1.2.2 test-trainers
 
 soak: $(VENV)/.test-ready
 	@$(BIN)/python -m pytest -m slow $(PYTEST_FLAGS)
+
+fuzz: $(VENV)/.test-ready
+	@$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
+
+sanitize: $(VENV)/.test-ready
+	@$(BIN)/python -m tests.sanitize $(TESTS)
 
 ifeq ($(GPU_PYTHON),$(BIN)/python)
 gpu: $(VENV)/.gpu-ready

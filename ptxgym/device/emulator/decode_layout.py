@@ -10,6 +10,9 @@ from ptxgym.device.emulator.ir import SMEM_BASE, ModuleSymbol, Parameter, Shared
 from ptxgym.device.emulator.ptx import Function, Integer, Memory, Module, Operand, Symbol, Variable, Vector
 
 _DYNAMIC_ALIGN = 16
+_MOST_BYTES = {"param": 32_764, "shared": 256 << 10, "local": 512 << 10, "const": 64 << 10, "global": 1 << 30}
+"""What a kernel, a CTA, a thread or a module can have (PTX ISA 4.1.9, CUDA C++ Programming Guide, compute capabilities;
+shared rounded up, since the launch checks it; of global variables what this machine can be asked to hold)."""
 
 
 @dataclass(frozen=True)
@@ -73,10 +76,18 @@ def lay_out(function: Function) -> Layout:
             local_bytes = align_up(local_bytes, variable.align)
             addresses[variable] = local_bytes
             local_bytes += variable.size_bytes
+    _bounded("param", param_bytes)
+    _bounded("shared", offset)
+    _bounded("local", local_bytes)
     module_variables = frozenset(v for v in function.module.variables.values() if v.space in ("global", "const"))
     offsets = {v: p.offset for v, p in zip(function.params, parameters, strict=True)}
     context = Context(offsets, addresses, module_variables)
     return Layout(context, parameters, param_bytes, offset, align_up(local_bytes, 16), symbols)
+
+
+def _bounded(space: str, size_bytes: int) -> None:
+    if size_bytes > _MOST_BYTES[space]:
+        raise NotEmulated(f".{space}", f"{size_bytes} bytes of variables, at most {_MOST_BYTES[space]} are possible")
 
 
 def _parameters(function: Function) -> tuple[tuple[Parameter, ...], int]:
@@ -114,8 +125,14 @@ def _named_shared(function: Function) -> set[Variable]:
 
 
 def module_symbols(module: Module) -> dict[str, ModuleSymbol]:
-    """The module's `.global` and `.const` variables, with their initial bytes."""
+    """The module's `.global` and `.const` variables, with their initial bytes.
+
+    Raises:
+        NotEmulated: if there are too many bytes of them.
+    """
     symbols = {}
+    for space in ("global", "const"):
+        _bounded(space, sum(v.size_bytes for v in module.variables.values() if v.space == space and not v.extern))
     for variable in module.variables.values():
         if variable.space not in ("global", "const") or variable.extern:
             continue

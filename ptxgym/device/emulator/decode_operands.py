@@ -350,6 +350,13 @@ _ADDRESS_BITS = {"a": ADDRESS_WIDTH["M_A64"], "b": ADDRESS_WIDTH["M_B64"], "c": 
 
 def enter_address(context: Context, row: Row, field: str, memory: Memory, space: str) -> int:
     """Enter the base of `memory` into `field`, its width into mods, and return the offset that is left."""
+    offset = _offset_from(context, row, field, memory, space)
+    if not -(1 << 31) <= offset < 1 << 31:
+        raise RefusedOperand(f"the offset {offset}, which does not fit into 32 bits")
+    return offset
+
+
+def _offset_from(context: Context, row: Row, field: str, memory: Memory, space: str) -> int:
     base, offset, extra = memory
     space = "shared" if space == "shared::cluster" else space  # a variable's address is that of the own CTA's copy
     if extra:

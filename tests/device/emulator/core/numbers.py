@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 
 NAN, INF = math.nan, math.inf
 
@@ -35,7 +36,7 @@ class Format:
     def infinity(self) -> int:
         return ((1 << self.exponent) - 1) << self.mantissa
 
-    @property
+    @cached_property
     def largest(self) -> Fraction:
         top = (1 << self.exponent) - (1 if self.finite_only else 2) - self.bias
         fraction = (1 << self.mantissa) - (2 if self.finite_only else 1)

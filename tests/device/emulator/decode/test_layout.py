@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -234,3 +235,32 @@ def test_wrong_kernel_name() -> None:
     for name in ("f", "nothing"):
         with pytest.raises(KeyError):
             module.kernel(name)
+
+
+@pytest.mark.parametrize(
+    ("head", "params", "declaration", "space"),
+    [
+        ("", ".param .align 64 .b8 p[%d]", "", "param"),
+        ("", "", ".shared .align 16 .b8 v[%d];", "shared"),
+        ("", "", ".local .align 16 .b8 v[%d];", "local"),
+    ],
+)
+def test_variables_beyond_what_a_gpu_has_are_refused(head: str, params: str, declaration: str, space: str) -> None:
+    limits = {"param": 32_764, "shared": 262_144, "local": 524_288}
+    for size, refused in ((limits[space], False), (limits[space] + 1, True), (1 << 34, True)):
+        text = kernel(f"{declaration % size if declaration else ''}\nret;", head, params % size if params else "")
+        with pytest.raises(NotEmulated, match=rf"\.{space}: {size} bytes") if refused else nullcontext():
+            DecodedModule.parse(text).kernel("k")
+
+
+def test_module_variables_that_no_machine_holds_are_refused() -> None:
+    module = DecodedModule.parse(kernel("ret;", ".global .b8 big[17179869184];\n"))
+    with pytest.raises(NotEmulated, match="17179869184 bytes"):
+        _ = module.symbols
+
+
+def test_an_offset_has_32_bits() -> None:
+    for offset, refused in (((1 << 31) - 1, False), (-(1 << 31), False), (1 << 31, True), (1 << 70, True)):
+        text = kernel(f".reg .b64 a; .reg .b32 b; mov.u64 a, 0; ld.global.u32 b, [a+{offset}]; ret;")
+        with pytest.raises(NotEmulated, match="does not fit into 32 bits") if refused else nullcontext():
+            DecodedModule.parse(text).kernel("k")
