@@ -174,6 +174,13 @@ class Evaluator:
             return
         raise unmeasured_tier(self._tier, why_emulated(arch))
 
+    def check_epoch(self) -> None:
+        """Accept the epoch of the conditions.
+
+        Raises:
+            UsageError: if a service judges, and under those of another.
+        """
+
     def evaluate(
         self,
         text: str,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +30,22 @@ class Sweep:
         >>> stored = sweep.play()                                              # doctest: +SKIP
     """
 
-    def __init__(self, recipe: Recipe, folder: Path, *, resume: bool = False, setting: str = "{label}.{key}") -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        folder: Path,
+        *,
+        resume: bool = False,
+        remeasure: bool = False,
+        setting: str = "{label}.{key}",
+    ) -> None:
         """Fix what is played, before the first answer: write the front matter, or compare with the one that is there.
 
         Args:
             recipe: What to play.
             folder: Of the run; made if it is missing.
             resume: Whether a run that is there goes on.
+            remeasure: Whether `remeasure` is to follow.
             setting: How the caller's `--set` spells the setting `key` of the agent `label`, for messages.
 
         Raises:
@@ -49,7 +58,10 @@ class Sweep:
         begun = (folder / RUN).exists()
         if begun and not resume:
             raise UsageError(f"{folder} holds a run already; go on with --resume, or choose another folder by --out")
-        self.agents: dict[str, Agent] = {agent.label: _loaded(agent, setting) for agent in recipe.agents}
+        one_epoch = remeasure and is_address(recipe.device)
+        if one_epoch and not begun:
+            raise _two_epochs(recipe.device)
+        self.agents: dict[str, Agent] = _loaded(recipe.agents, setting)
         self._secret = (stored_secret(folder) if begun else None) or run_secret().decode()
         with Evaluator(recipe.device, **self._settings) as evaluator:
             front = front_matter(recipe, self.agents, evaluator, self._secret)
@@ -63,6 +75,8 @@ class Sweep:
         self.record = read_record(folder)
         planned = plan(recipe, self.record.canary)
         self.planned: tuple[Planned, ...] = playable(planned, self.agents, recipe.anchors)
+        if one_epoch and self.left():
+            raise _two_epochs(recipe.device)
 
     @property
     def _settings(self) -> dict[str, Any]:
@@ -91,9 +105,11 @@ class Sweep:
             RunWriter(self.folder) as run,
             recorded(self.recipe.device, run.stored.turns, **self._settings) as evaluator,
         ):
-            limits = self.recipe.limits
+            limits, to_play = self.recipe.limits, left(self.planned, run.stored.episodes)
             try:
-                play(left(self.planned, run.stored.episodes), run, evaluator, self.agents, limits, watcher)
+                if to_play:
+                    evaluator.check_epoch()
+                play(to_play, run, evaluator, self.agents, limits, watcher)
             except UsageError:
                 run.discard()
                 raise
@@ -103,19 +119,39 @@ class Sweep:
         """Judge the best kernel of each trajectory under new conditions, and return all that is on record.
 
         Raises:
+            UsageError: if a service judges, and under the conditions of another epoch.
             InfrastructureError: if the records cannot be written.
         """
         with (
             RunWriter(self.folder) as run,
             Evaluator(self.recipe.device, epoch=EPOCH, **self._settings) as evaluator,
         ):
+            evaluator.check_epoch()
             remeasure(run, evaluator, self.recipe.limits.evaluations, on_progress)
         return read_run(self.folder)
 
 
-def _loaded(spec: AgentSpec, setting: str) -> Agent:
-    try:
-        return load_agent(spec.use, **spec.settings)
-    except MissingSetting as missing:
-        given = setting.format(label=spec.label, key=missing.setting)
-        raise UsageError(f"{missing}, such as with --set {given}={missing.example}") from missing
+def _two_epochs(address: str) -> UsageError:
+    return UsageError(
+        f"{address} judges one epoch, and --remeasure needs another than what is played: play without it; then start "
+        f"the server again with --epoch {EPOCH} and the same --results, and go on with --resume --remeasure"
+    )
+
+
+def _loaded(specs: Iterable[AgentSpec], setting: str) -> dict[str, Agent]:
+    """Return the agents by label; what several of them lack is told at once."""
+    agents: dict[str, Agent] = {}
+    problems: list[UsageError] = []
+    for spec in specs:
+        try:
+            agents[spec.label] = load_agent(spec.use, **spec.settings)
+        except MissingSetting as missing:
+            given = setting.format(label=spec.label, key=missing.setting)
+            problems.append(UsageError(f"{missing}, such as with --set {given}={missing.example}"))
+        except UsageError as problem:
+            problems.append(problem)
+    if len(problems) == 1:
+        raise problems[0]
+    if problems:
+        raise UsageError("; ".join(map(str, problems)))
+    return agents

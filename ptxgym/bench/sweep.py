@@ -24,6 +24,7 @@ from ptxgym.errors import UsageError
 from ptxgym.evaluator import Evaluator
 from ptxgym.judge.judge import JUDGE_REVISION
 from ptxgym.plan.record import RECORDER_REVISION
+from ptxgym.serve.connection import is_address
 from ptxgym.store.records import CANARY, RunRecord
 from ptxgym.variants import load_variant
 
@@ -219,9 +220,14 @@ def _versions(configs: tuple[EnvConfig, ...], evaluator: Evaluator) -> dict[str,
 
 
 def _without_limits(sweep: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out the agents' patience: who waits longer for a provider that was down plays the same sweep."""
+    """Leave out the agents' patience: who waits longer for a provider that was down plays the same sweep.
+
+    And where a service is: it is known by its conditions, versions and GPUs.
+    """
     agents = {label: {**told, "limits": None} for label, told in sweep.get("agents", {}).items()}
     recipe = {**sweep.get("recipe", {})}
+    if is_address(recipe.get("device")):
+        recipe["device"] = "a service"
     recipe["agents"] = [
         {**agent, "settings": {k: v for k, v in agent["settings"].items() if k.partition(".")[0] != "limits"}}
         for agent in recipe.get("agents", ())

@@ -25,7 +25,7 @@ from ptxgym.track.runs import TrackedRun, Watchers
 
 def run_bench(recipe: Recipe, folder: Path, *, resume: bool, remeasure: bool, track: str = JSONL) -> bool:
     """Play a sweep, print its tables, and return whether every episode was played to its end."""
-    sweep = Sweep(recipe, folder, resume=resume)
+    sweep = Sweep(recipe, folder, resume=resume, remeasure=remeasure)
     out.print(plain(f"{recipe.name}: {recipe.summary}"))
     out.print(plain(f"run {folder}, sweep {sweep.record.sweep_sha256[:16]}, device {sweep.record.device}", "dim"))
     with TrackedRun(folder, track, told) as tracked:

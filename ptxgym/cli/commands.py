@@ -255,11 +255,16 @@ def bench(
 
 
 @app.command()
-def reverify(folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]) -> None:
+def reverify(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
+    device: Annotated[
+        str | None, typer.Option("--device", metavar="ADDRESS", help="Of the service that judged it, if one did.")
+    ] = None,
+) -> None:
     """Judge the kernels of a run again; list which verdicts changed, and exit 1 if any did."""
     from ptxgym.cli.reverifying import reverify_run
 
-    raise typer.Exit(Exit.OK if reverify_run(folder) else Exit.FAILED)
+    raise typer.Exit(Exit.OK if reverify_run(folder, device) else Exit.FAILED)
 
 
 @app.command()

@@ -12,7 +12,7 @@ from ptxgym.store.reader import read_run
 from ptxgym.store.reverify import Change, gone, reverify
 
 
-def reverify_run(folder: Path) -> bool:
+def reverify_run(folder: Path, device: str | None = None) -> bool:
     """Print which verdicts changed, and return whether none did."""
     with Progress(console=err, transient=True) as progress:
         task = progress.add_task("judging again", total=None)
@@ -23,7 +23,7 @@ def reverify_run(folder: Path) -> bool:
             judged = total
             progress.update(task, completed=done, total=total)
 
-        changes = reverify(folder, on_progress=on_progress)
+        changes = reverify(folder, device, on_progress=on_progress)
     for name in gone(read_run(folder)):
         out.print(plain(f"{name} is not here as it was judged, so it was not judged again", "yellow"))
     if not changes:

@@ -60,7 +60,7 @@ class Client:
         Args:
             address: `http://host:port`, or https.
             tier: That the service must have, unless it is `standard`.
-            epoch: That it must have.
+            epoch: That it must have to judge.
 
         Raises:
             UsageError: if the address has another form.
@@ -89,13 +89,16 @@ class Client:
                 raise UsageError(f"{self.where} is no evaluation service of ptxgym")
             if self._tier not in ("standard", found.tier):
                 raise UsageError(f"{self.where} measures with tier {found.tier!r}, not {self._tier!r}; leave it out")
-            if self._epoch != found.epoch:
-                raise UsageError(
-                    f"{self.where} judges epoch {found.epoch}, not {self._epoch}; ask a service with --epoch "
-                    f"{self._epoch}"
-                )
             self._about = found
         return self._about
+
+    def check_epoch(self) -> None:
+        """Accept the epoch whose conditions the service judges under; raises as `about`."""
+        if self._epoch != (found := self.about().epoch):
+            raise UsageError(
+                f"{self.where} judges epoch {found}, not {self._epoch}: start it again with --epoch {self._epoch}, and "
+                "with the same --results so that it draws from the same secret"
+            )
 
     def verdict(self, call: Call) -> Verdict:
         """Ask until there is a verdict.
@@ -141,6 +144,7 @@ class Client:
         self._connections.close()
 
     def _waited(self, call: Call) -> Verdict:
+        self.check_epoch()
         about, asked, gone = self.about(), call.asked, call.gone
         limit_s = asked.deadline_s or about.deadline_s
         until = time.monotonic() + limit_s

@@ -97,6 +97,10 @@ class RemoteEvaluator(Evaluator):
         if self._tier != "standard" and self.gpu(arch) is None:
             raise unmeasured_tier(self._tier, f"{self._client.where} has no GPU for {arch}")
 
+    def check_epoch(self) -> None:
+        """Accept the epoch; see `Evaluator.check_epoch`."""
+        self._client.check_epoch()
+
     def evaluate(
         self,
         text: str,

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from ptxgym.availability import check_tier
+from ptxgym.device.cuda.model import Tier
 from ptxgym.envs import load_env
 from ptxgym.errors import UnknownNameError, UsageError
 from ptxgym.evaluator import Evaluator
 from ptxgym.judge.conditions import run_secret, secret_hash
+from ptxgym.serve.connection import is_address
 from ptxgym.store.reader import StoredRun, read_run
 from ptxgym.store.records import EpisodeRecord, TurnRecord
 from ptxgym.store.solutions import kernel_of, unquoted
@@ -48,27 +50,29 @@ class Change:
 
 
 def reverify(
-    folder: Path, *, threads: int = 1, on_progress: Callable[[int, int], None] = lambda done, total: None
+    folder: Path,
+    device: str | None = None,
+    *,
+    threads: int = 1,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[Change, ...]:
     """Judge every distinct kernel of a run again.
 
     Args:
         folder: Of the run.
+        device: The address of a service that draws from the run's secret; by default this machine's, as in the run.
         threads: How many kernels are judged at once.
         on_progress: Takes how many are judged, of how many.
 
     Raises:
-        UsageError: if there is no such run, its secret is not known, or its device or an environment is not to be had.
+        UsageError: if there is no such run, its secret is not known, here or to the service, or its device or an
+            environment is not to be had.
         InfrastructureError: if the machine failed; try again.
     """
     stored = read_run(folder)
     found = kernels(stored)
-    device = "emulator" if stored.record.device == "emulator" else "auto"
     tier = next((each.verdict.provenance.tier for each in found if each.verdict.provenance.tier), "standard")
-    with (
-        Evaluator(device, tier=check_tier(tier), secret=_secret(stored)) as evaluator,
-        ThreadPoolExecutor(threads) as pool,
-    ):
+    with _evaluator(stored, device, check_tier(tier)) as evaluator, ThreadPoolExecutor(threads) as pool:
         _check_devices(found, evaluator)
         results = pool.map(lambda each: evaluator.evaluate(each.source, each.task, each.arch), found)
         return tuple(_changed(found, results, on_progress))
@@ -152,6 +156,23 @@ def _task(turn: TurnRecord, episode: EpisodeRecord | None) -> tuple[Task, str]:
     return load_variant(found.task, found.variant or BASE), found.arch
 
 
+def _evaluator(stored: StoredRun, device: str | None, tier: Tier) -> Evaluator:
+    """Return what judges a run again, under its own conditions."""
+    here = "emulator" if stored.record.device == "emulator" else "auto"
+    if device is None:
+        return Evaluator(here, tier=tier, secret=_secret(stored))
+    if not is_address(device):
+        raise UsageError(f"device must be the address of a service or left out, not {device!r}: a run names its own")
+    service = Evaluator(device, tier=tier)
+    if service.secret_hash != stored.record.conditions_sha256:
+        raise UsageError(
+            f"{device} draws from another secret than the run in {stored.folder} ({service.secret_hash} instead of "
+            f"{stored.record.conditions_sha256}); ask the service that judged it, or leave the device out"
+        )
+    service.check_epoch()
+    return service
+
+
 def _secret(stored: StoredRun) -> str:
     """Return the secret that the run was judged with."""
     for secret in (stored_secret(stored.folder), run_secret().decode()):
@@ -159,5 +180,5 @@ def _secret(stored: StoredRun) -> str:
             return secret
     raise UsageError(
         f"the secret of {stored.folder} is not there, so its conditions cannot be made again; put it into "
-        f"{stored.folder / 'secret'}, or into PTXGYM_SECRET"
+        f"{stored.folder / 'secret'}, or into PTXGYM_SECRET; of a run that a service judged, name that by --device"
     )

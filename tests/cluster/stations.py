@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import time
@@ -58,7 +59,14 @@ class Scripted:
             code="judge.ok",
             message=text,
             score=0.5,
-            provenance=Provenance(ptxgym="1", task="gemm", task_revision=1, arch="h100", source_sha256=text),
+            provenance=Provenance(
+                ptxgym="1",
+                task=step.request.task,
+                task_revision=1,
+                arch=step.request.arch,
+                source_sha256=hashlib.sha256(text.encode()).hexdigest(),
+                conditions=f"epoch {self._config.epoch}",
+            ),
         )
 
     def probe(self) -> None:

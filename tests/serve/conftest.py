@@ -30,7 +30,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def start(log: Path, tmp_path: Path) -> Iterator[Callable[..., tuple[str, Ending, EvaluationService]]]:
-    """Starts servers of scripted workers on threads of this process, and ends them."""
+    """Starts servers of scripted workers on threads of this process, and ends them; `start.end()` the last at once."""
     ends: list[Callable[[], None]] = []
 
     def start(  # type: ignore[no-untyped-def]
@@ -61,6 +61,7 @@ def start(log: Path, tmp_path: Path) -> Iterator[Callable[..., tuple[str, Ending
         ends.append(end)
         return address, ending, service
 
+    start.end = lambda: ends[-1]()  # type: ignore[attr-defined]
     yield start
     for end in ends:
         end()
