@@ -45,6 +45,7 @@ ELSEWHERE = {
     "seed": "pass it to reset(seed=...)",
     **{name: f"pass it to reset(options={{{name!r}: ...}})" for name in ("workload", "init", "skeleton")},
     "secret": "pass evaluator=ptxgym.Evaluator(secret=...), or set PTXGYM_SECRET",
+    "max_episode_steps": "turns are the length of an episode, as its prompt says; pass turns=...",
     "arch": "it is part of the environment's id",
     "task": "it is part of the environment's id",
 }
@@ -74,7 +75,9 @@ class KernelEnv(gym.Env[Observation, str]):
 
     ## Start and end
     `reset(seed=…)` fixes the prompt and the start; the draws of inputs depend on the run's secret alone. `terminated`
-    at the last turn or by the stop rule. `truncated` only if the machine failed, with `info["reward_valid"] = False`.
+    at the last turn or by the stop rule. `truncated` only if the machine failed, with `info["reward_valid"] = False`;
+    or by Gymnasium's `TimeLimit`, if `gymnasium.make` is given `max_episode_steps`, of which no prompt knows: pass
+    `turns`.
 
     ## Info
     `verdict` (a `ptxgym.Verdict`), `score`, `terms` (the reward by term), `best_score`, `conditions` (a hash), `turn`,

@@ -90,7 +90,7 @@ def render(verdict: Verdict, source: str = "", *, cap_bytes: int = CAP_BYTES, no
     sections = [
         _Section("", tuple(_head(verdict)), 0.15),
         *((compiler,) if is_cause else ()),
-        _Section("Findings", tuple(_findings(shown, quote)), 0.25),
+        _Section("Findings", (*_findings(shown, quote), *_not_shown(len(verdict.findings) - len(shown))), 0.25),
         _Section("Outputs", tuple(_outputs(verdict.outputs)), 0.12),
         _Section("Speed", tuple(_speed(verdict.measured.timing)), 0.06),
         _Section("Target instructions", tuple(_evidence(verdict.evidence)), 0.1),
@@ -176,6 +176,12 @@ def _findings(findings: Sequence[Finding], quote: _Quoter) -> Iterable[str]:
                 yield f"      {theirs}"
         if finding.remedy:
             yield f"    remedy: {finding.remedy}"
+
+
+def _not_shown(notes: int) -> Iterable[str]:
+    if notes:
+        what = "1 note is not shown, on what" if notes == 1 else f"{notes} notes are not shown, on what"
+        yield f"{what} real, fast kernels get away with: `ptxgym eval FILE --notes`, or `verdict.findings`"
 
 
 def _outputs(outputs: Sequence[OutputError]) -> Iterable[str]:

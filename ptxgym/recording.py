@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from ptxgym.build import Build
+from ptxgym.judge.conditions import Conditions
 from ptxgym.plan import Argument, DeviceProfile, LaunchPlan, record
 from ptxgym.task import Axes, Task
 from ptxgym.verdict import Failure
@@ -30,18 +31,32 @@ def record_call(built: Build, task: Task, axes: Axes, profile: DeviceProfile) ->
 
 
 def recorded(
-    built: Build, task: Task, shapes: Iterable[Axes], profile: DeviceProfile
+    built: Build,
+    task: Task,
+    shapes: Iterable[Axes],
+    profile: DeviceProfile,
+    at: Callable[[Axes], str] = lambda axes: "",
 ) -> dict[Shape, LaunchPlan] | Failure:
-    """Record one plan per distinct shape; stop at the first failure."""
+    """Record one plan per distinct shape; stop at the first failure, whose message begins with what `at` calls it."""
     plans: dict[Shape, LaunchPlan] = {}
     for axes in shapes:
         if shape(axes) in plans:
             continue
         plan = record_call(built, task, axes, profile)
         if isinstance(plan, Failure):
-            return plan
+            where = at(axes)
+            return plan.model_copy(update={"message": f"{where}: {plan.message}"}) if where else plan
         plans[shape(axes)] = plan
     return plans
+
+
+def at_size(drawn: Conditions, axes: Axes) -> str:
+    """Say which size of some conditions this is, unless it is the first; the numbers of a hidden one are not told."""
+    if axes == drawn.cases[0].axes:
+        return ""
+    if any(case.hidden and case.axes == axes for case in drawn.cases):
+        return "At the hidden size"
+    return f"At {', '.join(f'{axis} = {size}' for axis, size in axes.items())}"
 
 
 def on_few_sms(

@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium as gym
 
 from ptxgym import content
-from ptxgym.errors import ContentError, UnknownNameError
+from ptxgym.errors import ContentError, UnknownNameError, UsageError
 
 ENTRY_POINT = "ptxgym.env:KernelEnv"
 VECTOR_ENTRY_POINT = "ptxgym.vector:KernelVectorEnv"
@@ -88,6 +88,7 @@ def make(env_id: str, **overrides: Any) -> gym.Env[Any, Any]:
 
     Raises:
         UnknownNameError: if no environment has that id; suggests the nearest.
+        UsageError: if an argument is not acceptable, such as `max_episode_steps`: that is what `turns` says.
     """
     if not isinstance(env_id, str):
         raise UnknownNameError(f"the id of an environment is a text such as 'PTX-Gemm-H100', not {env_id!r}")
@@ -95,6 +96,9 @@ def make(env_id: str, **overrides: Any) -> gym.Env[Any, Any]:
     if env_id not in gym.registry:
         known = [name for name, spec in gym.registry.items() if spec.entry_point == ENTRY_POINT]
         raise UnknownNameError(content.unknown("environment", env_id, known))
+    if "max_episode_steps" in overrides:  # Gymnasium would cut an episode off that its prompt calls longer
+        steps = overrides["max_episode_steps"]
+        raise UsageError(f"{env_id}: max_episode_steps is not accepted; turns rule instead: pass turns={steps}")
     return gym.make(env_id, **overrides)
 
 

@@ -48,6 +48,21 @@ def test_keywords_of_make_are_checked(make: Callable[..., object], given: dict[s
     assert said in str(caught.value)
 
 
+def test_turns_rule_and_no_other_number_of_steps(evaluator: Evaluator) -> None:
+    with pytest.raises(UsageError, match=r"max_episode_steps is not accepted; turns rule instead: pass turns=3"):
+        ptxgym.make(ENV, max_episode_steps=3)
+    with pytest.raises(UsageError, match="max_episode_steps is not accepted here; turns are the length of an episode"):
+        gym.make_vec(ENV, num_envs=1, max_episode_steps=3, evaluator=evaluator)
+    env = ptxgym.make(ENV, evaluator=evaluator, turns=1)
+    env.reset()
+    *_, terminated, truncated, info = env.step("no kernel")
+    assert (terminated, truncated) == (True, False) and info["reward_valid"]
+    env = gym.make(ENV, evaluator=evaluator, max_episode_steps=1)  # Gymnasium's own wrapper, of which nobody is told
+    env.reset()
+    *_, terminated, truncated, info = env.step("no kernel")
+    assert (terminated, truncated) == (False, True) and info["reward_valid"]
+
+
 def test_numpy_integers_are_whole_numbers(evaluator: Evaluator) -> None:
     env = gym.make(ENV, turns=np.int64(3), feedback_bytes=np.uint16(2000), evaluator=evaluator)
     config = env.unwrapped.config  # type: ignore[attr-defined]

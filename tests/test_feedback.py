@@ -133,12 +133,16 @@ def test_notes_are_off_unless_asked_for() -> None:
     noted = verdict(findings=(NOTE,))
     assert "race.benign" not in render(noted)
     assert "race.benign" in render(noted, notes=True)
+    hint = "1 note is not shown, on what real, fast kernels get away with: `ptxgym eval FILE --notes`, or"
+    assert hint in render(noted) and "not shown" not in render(noted, notes=True)
+    assert "2 notes are not shown" in render(verdict(findings=(NOTE, NOTE))) and "not shown" not in render(verdict())
 
 
 def test_notes_that_can_be_why_an_output_is_wrong_are_shown_with_it() -> None:
     notes = (NOTE, NOTE.model_copy(update={"code": "tma.box_outside", "message": "the box lies outside"}))
     wrong = render(verdict(Status.WRONG_OUTPUT, findings=notes))
     assert "note tma.box_outside: the box lies outside" in wrong and "race.benign" not in wrong
+    assert "1 note is not shown" in wrong
     assert "tma.box_outside" not in render(verdict(Status.OK, findings=notes))
 
 

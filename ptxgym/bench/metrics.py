@@ -56,7 +56,8 @@ class Trajectory:
     agent: str
     arm: str
     outcomes: tuple[Outcome, ...]
-    tokens: int = 0
+    tokens: int | None = 0
+    """None where the endpoint tells none."""
     cost_usd: float | None = None
     emulated: bool = True
     """Whether its kernels were emulated, so that no speed was measured."""
@@ -102,7 +103,7 @@ class Cell:
     failures: Mapping[str, int]
     """Turns by what was wrong, the most frequent first."""
     tokens_per_solved: float | None
-    """All tokens ÷ target-correct trajectories; None where there is none."""
+    """All tokens ÷ target-correct trajectories; None where there is none, or an endpoint tells no tokens."""
     cost_per_solved_usd: float | None
     """None also where a price is not known."""
     fast: Mapping[float, Rate] | None
@@ -189,6 +190,8 @@ def cell(found: Sequence[Trajectory], within: Sequence[int]) -> Cell:
     solved = sum(one.within(last, "target") for one in found)
     prices = [one.cost_usd for one in found]
     cost = None if None in prices else sum(price for price in prices if price is not None)
+    spent = [one.tokens for one in found]
+    tokens = None if None in spent else sum(count for count in spent if count is not None)
     failures = Counter(each.failure for one in found for each in one.outcomes if each.failure)
     return Cell(
         trajectories=len(found),
@@ -198,7 +201,7 @@ def cell(found: Sequence[Trajectory], within: Sequence[int]) -> Cell:
         correct_turns=bootstrap_ratio([sum(each.correct for each in one.outcomes) for one in found], played),
         target_turns=bootstrap_ratio([sum(each.target for each in one.outcomes) for one in found], played),
         failures=dict(failures.most_common()),
-        tokens_per_solved=sum(one.tokens for one in found) / solved if solved else None,
+        tokens_per_solved=tokens / solved if solved and tokens is not None else None,
         cost_per_solved_usd=cost / solved if solved and cost is not None else None,
         fast=None if all(one.emulated for one in found) else fast(found, last),
         confirmed=confirmed(found),
@@ -328,7 +331,7 @@ def _trajectory(
         agent=episode.agent,
         arm=episode.arm,
         outcomes=tuple(outcome_of(turn.verdict, turn.turn, turn.refused) for turn in played),
-        tokens=usage.prompt_tokens + usage.completion_tokens,
+        tokens=usage.prompt_tokens + usage.completion_tokens if usage.told else None,
         cost_usd=usage.cost_usd,
         emulated=emulated,
         again=again,

@@ -90,7 +90,8 @@ class _Live(Watcher):
     def _update(self) -> None:
         cost = f", {self._cost:.2f} USD" if self._cost else ""
         infra = f", {self._infra} failed by the machine" if self._infra else ""
-        said = f"{self._turns} turns, {self._solved} on target, {self._tokens:,} tokens{cost}{infra}"
+        tokens = f", {self._tokens:,} tokens" if self._tokens else ""
+        said = f"{self._turns} turns, {self._solved} on target{tokens}{cost}{infra}"
         self._progress.update(self._task, said=said)
 
     def _say(self, message: str) -> None:

@@ -186,6 +186,8 @@ class _Show(Watcher):
 
 def usage_line(usage: Usage) -> str:
     """Return what an episode used, in words."""
+    if not usage.told:
+        return "tokens and cost unknown: the endpoint tells none"
     cached = f" ({usage.cached_tokens:,} cached)" if usage.cached_tokens else ""
     thought = f" ({usage.reasoning_tokens:,} of reasoning)" if usage.reasoning_tokens else ""
     cost = "cost unknown: the agent has no prices" if usage.cost_usd is None else f"${usage.cost_usd:.4f}"

@@ -201,6 +201,8 @@ def cost(series: Sequence[Series]) -> Chart | None:
     if not models:
         return None
     priced = all(each.cost_usd is not None for one in models for each in one.found)
+    if not priced and all(each.tokens is None for one in models for each in one.found):
+        return None
     shown = kinds(models)
     panels = [_cost_panel(series, kind, priced, WIDTH // len(shown) - 20 * (len(shown) - 1)) for kind in shown]
     if len(panels) > 1:
@@ -226,6 +228,7 @@ def _cost_panel(series: Sequence[Series], kind: str, priced: bool, width: int) -
         }
         for one in models
         for each in one.found
+        if priced or each.tokens is not None
     ]  # fmt: skip
     anchors = [
         {

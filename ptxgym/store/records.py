@@ -42,6 +42,11 @@ class Usage(Value):
     cost_usd: float | None = None
     """None where no prices are known."""
 
+    @property
+    def told(self) -> bool:
+        """Whether anybody said what an answer cost; an endpoint need not, and then all is 0 here."""
+        return self.cost_usd is not None or self.prompt_tokens + self.completion_tokens > 0
+
     def __add__(self, other: Usage) -> Usage:
         """Return the sum; a cost that is unknown on either side stays unknown."""
         known = self.cost_usd is not None and other.cost_usd is not None

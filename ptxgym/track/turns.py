@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 
 from ptxgym.reward import TARGET_SCORE
-from ptxgym.store.records import EpisodeRecord, TurnRecord
+from ptxgym.store.records import EpisodeRecord, TurnRecord, Usage
 from ptxgym.track.lines import Cell, Row
 from ptxgym.verdict import Severity, Stage, Status, Verdict
 
@@ -33,9 +33,7 @@ def turn_values(record: TurnRecord) -> dict[str, float]:
         "turn/correct": record.verdict.status is Status.OK,
         "turn/model_s": record.model_s,
         "turn/evaluate_s": record.evaluate_s,
-        "turn/prompt_tokens": record.usage.prompt_tokens,
-        "turn/completion_tokens": record.usage.completion_tokens,
-        "turn/cost_usd": record.usage.cost_usd,
+        **_usage_values("turn", record.usage),
         "reward/total": record.reward,
         **{f"reward/{name}": value for name, value in record.terms.items()},
         **dict(_verdict_values(record.verdict)),
@@ -70,16 +68,13 @@ def turn_row(record: TurnRecord) -> Row:
 
 def episode_values(record: EpisodeRecord) -> dict[str, float]:
     """Return the numbers of an episode that has ended."""
-    usage = record.usage
-    values = {
+    values: dict[str, float | None] = {
         "episode/best_score": record.best_score,
         "episode/best_turn": record.best_turn,
         "episode/turns": record.turns,
         "episode/solved": solved(record),
         "episode/refused": record.status == "refused",
-        "episode/prompt_tokens": usage.prompt_tokens,
-        "episode/completion_tokens": usage.completion_tokens,
-        "episode/cost_usd": usage.cost_usd,
+        **_usage_values("episode", record.usage),
     }
     return {name: float(value) for name, value in values.items() if value is not None}
 
@@ -94,6 +89,13 @@ def episode_row(record: EpisodeRecord) -> Row:
 def solved(record: EpisodeRecord) -> bool:
     """Return whether a kernel of the episode is right and runs on the target instructions."""
     return record.best_score >= TARGET_SCORE
+
+
+def _usage_values(group: str, usage: Usage) -> dict[str, float | None]:
+    if not usage.told:
+        return {}
+    names = ("prompt_tokens", "completion_tokens", "cost_usd")
+    return {f"{group}/{name}": getattr(usage, name) for name in names}
 
 
 def _verdict_values(verdict: Verdict) -> Iterator[tuple[str, float | None]]:

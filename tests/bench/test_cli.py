@@ -107,6 +107,8 @@ def test_what_cannot_be_played_is_said_before_anything_is_written(run: Run, reci
 def test_a_missing_setting_is_named_as_the_command_takes_it(run: Run, tmp_path: Path) -> None:
     ran = run("bench", "smoke", "--set", "model.api_key_env=")
     assert ran.code == 2 and "such as with --set replay.path=runs/first" in ran.err
+    ran = run("bench", "smoke", "--set", "model.api_key_env=NO_SUCH_KEY")
+    assert ran.code == 2 and "such as with --set replay.path=runs/first; agent openai: the variable NO_SUCH" in ran.err
     ran = run("run", "--env", "PTX-Gemm-H100", "--agent", "replay")
     assert ran.code == 2 and "such as with --set path=runs/first" in ran.err
     assert not (tmp_path / "runs").exists()

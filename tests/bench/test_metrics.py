@@ -143,6 +143,28 @@ def test_cost_and_tokens_of_all_are_shared_by_those_that_succeed() -> None:
     assert (unpriced.tokens_per_solved, unpriced.cost_per_solved_usd) == (300.0, None)
 
 
+def test_tokens_that_no_endpoint_tells_are_none_and_not_0() -> None:
+    silent, free = Usage(), Usage(cost_usd=0.0)  # an endpoint without usage; an agent that asks no model
+    assert not silent.told and free.told and Usage(completion_tokens=1).told
+    episodes = [episode(name, agent=name, usage=usage) for name, usage in (("silent", silent), ("free", free))]
+    found = trajectories(stored(episodes, [turn(name, 1, verdict(target=True)) for name in ("silent", "free")]))
+    assert [one.tokens for one in found] == [None, 0]
+    assert cell(found[:1], (1,)).tokens_per_solved is None and cell(found, (1,)).tokens_per_solved is None
+    assert cell(found[1:], (1,)).tokens_per_solved == 0
+    recipe = Recipe.model_validate(
+        {
+            "name": "r",
+            "summary": "",
+            "envs": ["PTX-Gemm-H100"],
+            "agents": ["silent", "free"],
+            "trajectories": 1,
+            "turns": 1,
+        }
+    )
+    totals = next(table for table in tables(recipe, found) if table.title == "All operators")
+    assert [row[totals.columns.index("tokens/solved")] for row in totals.rows] == ["-", "0"]
+
+
 def test_speed_counts_on_target_and_where_it_is_measured() -> None:
     found = [one("t0.3", "r0.9", emulated=False), one("t0.8", "t0.5", emulated=False), one("-", emulated=False)]
     assert {p: rate.successes for p, rate in fast(found, 2).items()} == {0.25: 2, 0.5: 1, 0.75: 1, 1.0: 0}

@@ -19,7 +19,7 @@ from ptxgym.report.facts import differences, facts
 from ptxgym.report.page import render
 from ptxgym.report.runs import as_runs
 from ptxgym.store.reader import StoredRun, read_run
-from ptxgym.store.records import TurnRecord
+from ptxgym.store.records import TurnRecord, Usage
 from tests.report.fixture import CANARY, ENVS, PLANS
 from tests.report.reading import Page
 
@@ -296,6 +296,18 @@ def test_an_emulated_run_says_that_nothing_was_measured(stored: StoredRun, tmp_p
     assert all(len(row) == 7 for row in page.parts("by-task")[env])
     assert not [name for name in page.tables if name.endswith("measured")]
     assert page.tables["by-turns"][0] == ["agent", "arm", "emulated"]
+
+
+def test_what_no_endpoint_tells_is_no_cost_of_0(stored: StoredRun) -> None:
+    silent = tuple(
+        episode if episode.agent in ("oracle", "naive") else episode.model_copy(update={"usage": Usage()})
+        for episode in stored.episodes
+    )
+    text = render([StoredRun(stored.folder, stored.record, silent, stored.turns, ())])
+    assert 'id="chart-cost"' not in text and 'id="chart-progress"' in text
+    page = Page(text)
+    row = next(row for row in page.parts("by-task")["ptxgym/Gemm-B200-v1"] if row[:2] == ["patient", "parameters"])
+    assert row[-1] == "–"
 
 
 def test_anchors_alone_and_models_alone_make_a_page(stored: StoredRun) -> None:
