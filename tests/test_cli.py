@@ -112,7 +112,7 @@ def test_eval_reads_standard_input_and_takes_bytes_that_are_no_text(
         (("tasks", "export", "--split", "test"), "unknown split 'test'"),
         (("tasks", "export", "--format", "csv"), "'jsonl' or 'json', not 'csv'"),
         (("verify", "--all", *ENV), "either --env ID or --all"),
-        (("corpus", "/nowhere"), "no folder with .cu files"),
+        (("corpus", "/nowhere"), "no folder with .cu or .ptx files"),
         (("corpus", ".", "--arch", "h10"), "did you mean 'h100'"),
         (("evaluate",), "No such command"),
     ],
@@ -252,6 +252,17 @@ def test_corpus_says_what_decodes_what_is_refused_and_what_does_not_compile(
     assert "deep/good.cu" in ran.out and "1 of 3 files decode wholly" in ran.out
     assert "tensormap.replace" in ran.out and "does not compile" in ran.out
     assert "refused in 1 file: tensormap.replace.tile.rank" in ran.out
+
+
+def test_corpus_takes_ptx_of_other_compilers(run: Callable[..., Ran], tmp_path: Path) -> None:
+    head = ".version 9.0\n.target sm_90a\n.address_size 64\n"
+    (tmp_path / "good.ptx").write_text(head + ".visible .entry k() { ret; }\n")
+    assert run("corpus", tmp_path).code == 0
+    (tmp_path / "refused.ptx").write_text(head + ".visible .entry k() { wgmma.mma_async.sp.sync.aligned; ret; }\n")
+    (tmp_path / "broken.ptx").write_text(head + ".visible .entry k( {}\n")
+    ran = run("corpus", tmp_path)
+    assert ran.code == 1 and "1 of 3 files decode wholly" in ran.out and "is no PTX" in ran.out
+    assert "refused in 1 file: wgmma.mma_async.sp" in ran.out
 
 
 def test_a_file_without_end_is_refused(run: Callable[..., Ran]) -> None:

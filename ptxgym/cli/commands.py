@@ -303,10 +303,10 @@ def export(
 
 @app.command()
 def corpus(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Searched for *.cu, subfolders included.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Searched for *.cu and *.ptx, subfolders included.")],
     arch: Annotated[str, typer.Option("--arch", help="Such as h100.")] = "h100",
 ) -> None:
-    """Compile and decode every .cu of a folder; say what the emulator would refuse. Nothing is executed."""
+    """Decode every .cu (compiled first) and .ptx of a folder; say what the emulator would refuse. Executes nothing."""
     from ptxgym.cli.corpus import check_corpus
 
     raise typer.Exit(Exit.OK if check_corpus(folder, arch) else Exit.FAILED)

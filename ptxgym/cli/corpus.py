@@ -11,6 +11,7 @@ from rich.table import Table
 from ptxgym.build import build
 from ptxgym.cli.console import out, plain
 from ptxgym.device.emulator.forms import check_module
+from ptxgym.device.emulator.ptx import PtxSyntaxError
 from ptxgym.errors import UsageError
 from ptxgym.task import load_arch
 from ptxgym.verdict import Failure
@@ -26,20 +27,23 @@ class Checked:
     refused: tuple[str, ...] = ()
     """Forms with place and reason, distinct."""
     failure: str | None = None
-    """Why it does not compile."""
+    """Why it does not compile, or is not PTX."""
 
 
 def check_corpus(folder: Path, arch: str) -> bool:
     """Print a line per file; return whether every file compiles and decodes.
 
+    A `.cu` file is compiled by itself, as a submission is. Whatever needs a library's headers is compiled by its own
+    build (`nvcc -ptx`) and given as `.ptx`.
+
     Raises:
-        UsageError: if there is no such folder, or no `.cu` in it.
+        UsageError: if there is no such folder, or neither `.cu` nor `.ptx` in it.
         InfrastructureError: if there is no compiler, or the machine failed.
     """
     code = load_arch(arch).code
-    files = sorted(file for file in folder.rglob("*.cu") if file.is_file()) if folder.is_dir() else []
+    files = sorted(file for file in folder.rglob("*") if file.suffix in (".cu", ".ptx") and file.is_file())
     if not files:
-        raise UsageError(f"{folder} is no folder with .cu files")
+        raise UsageError(f"{folder} is no folder with .cu or .ptx files")
     table = Table("file", "kernels", "verdict", "why", box=None, header_style="bold")
     forms: Counter[str] = Counter()
     good = 0
@@ -48,7 +52,8 @@ def check_corpus(folder: Path, arch: str) -> bool:
         forms.update({line.partition(" ")[0] for line in checked.refused})
         name = plain(str(file.relative_to(folder)))
         if checked.failure is not None:
-            table.add_row(name, "-", plain("does not compile", "yellow"), plain(checked.failure))
+            verdict = "is no PTX" if file.suffix == ".ptx" else "does not compile"
+            table.add_row(name, "-", plain(verdict, "yellow"), plain(checked.failure))
         elif checked.refused:
             table.add_row(name, str(checked.kernels), plain("refused", "red"), plain("\n".join(checked.refused)))
         else:
@@ -62,11 +67,16 @@ def check_corpus(folder: Path, arch: str) -> bool:
 
 
 def check_file(file: Path, code: str) -> Checked:
-    """Compile a file for `code` (such as `sm_90a`) and decode every kernel in it; it needs no entry point."""
-    text = f"{file.read_text(encoding='utf-8', errors='replace')}\n{_ENTRY} {{}}\n"
-    built = build(text, declaration=_ENTRY, arch=code)
-    if isinstance(built, Failure):
-        return Checked(failure=built.message)
-    modules = check_module(built.ptx.read_text(encoding="utf-8", errors="replace"), "/kernel.cu")
+    """Decode every kernel of a file; one in CUDA C++ is compiled for `code` (such as `sm_90a`) without an entry point."""
+    text = file.read_text(encoding="utf-8", errors="replace")
+    if file.suffix == ".cu":
+        built = build(f"{text}\n{_ENTRY} {{}}\n", declaration=_ENTRY, arch=code)
+        if isinstance(built, Failure):
+            return Checked(failure=built.message)
+        text = built.ptx.read_text(encoding="utf-8", errors="replace")
+    try:
+        modules = check_module(text, "/kernel.cu")
+    except PtxSyntaxError as error:
+        return Checked(failure=str(error))
     refused = dict.fromkeys(str(form) for forms in modules.values() for form in forms)
     return Checked(kernels=len(modules), refused=tuple(refused))
