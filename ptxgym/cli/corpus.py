@@ -67,7 +67,7 @@ def check_corpus(folder: Path, arch: str) -> bool:
 
 
 def check_file(file: Path, code: str) -> Checked:
-    """Decode every kernel of a file; one in CUDA C++ is compiled for `code` (such as `sm_90a`) without an entry point."""
+    """Decode every kernel of a file; CUDA C++ is compiled for `code` (such as `sm_90a`), without an entry point."""
     text = file.read_text(encoding="utf-8", errors="replace")
     if file.suffix == ".cu":
         built = build(f"{text}\n{_ENTRY} {{}}\n", declaration=_ENTRY, arch=code)
