@@ -1,9 +1,11 @@
 """Five hundred clients of `ptxgym serve`, whose server is killed and started again: who is answered, and how often?
 
     python benchmarks/http_clients.py [--clients 500] [--each 4] [--kills 3]
+    python benchmarks/http_clients.py --real [--clients 12] [--each 3] [--kills 1]
 
 Every client is a thread with an evaluator of its own; the workers are scripted (`tests.cluster.stations`), so that the
-server is what everybody waits for. A third of the requests are texts that others ask for too. Meanwhile the server gets
+server is what everybody waits for; with --real they build and emulate kernels, copies of the naive one of a variant of
+GEMM, which needs nvcc and g++. A third of the requests are texts that others ask for too. Meanwhile the server gets
 malformed and oversized bodies and wrong tokens, is killed (SIGKILL) and started again on the same port. At the end:
 every client has every verdict, of its own text; no evaluation ran twice but those in hand at a kill; every bad request
 got its status.
@@ -12,6 +14,7 @@ got its status.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import http.client
 import os
 import resource
@@ -21,12 +24,16 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from ptxgym.evaluator import Evaluator
+from ptxgym.serve import client
+from tests.cluster.stations import MAKER
 from tests.serve.conftest import TOKEN, Killable
+from tests.serve.served import LOGGED
 
 WORKERS = 2
 BAD = {
@@ -37,19 +44,36 @@ BAD = {
 }
 
 
-def texts(client: int, each: int) -> list[str]:
-    """Return what a client asks for: every third text is one of ten that are asked for by all."""
-    return [f"// sleep 0.005 shared {(client + n) % 10}" if n % 3 == 2 else f"// ok {client} {n}" for n in range(each)]
+VARIANT = "k64"
+"""Of GEMM, for real workers."""
 
 
-def ask(address: str, client: int, each: int, took_s: list[float]) -> None:
-    """Be one client."""
-    with Evaluator(address) as evaluator:
-        for text in texts(client, each):
-            began = time.monotonic()
-            verdict = evaluator.evaluate(text, "gemm")
-            took_s.append(time.monotonic() - began)
-            assert verdict.message == text, (verdict.message, text)
+@dataclass(frozen=True)
+class Load:
+    """What clients ask for."""
+
+    each: int
+    kernel: str = ""
+    """In front of each text, for real workers."""
+
+    def texts(self, who: int) -> list[str]:
+        """Return the texts of a client: every third is one of ten that are asked for by all."""
+        return [self._text(who, number) for number in range(self.each)]
+
+    def _text(self, who: int, number: int) -> str:
+        if number % 3 == 2:
+            return f"{self.kernel}// sleep 0.005 shared {(who + number) % 10}"
+        return f"{self.kernel}// ok {who} {number}"
+
+    def ask(self, address: str, who: int, took_s: list[float]) -> None:
+        """Be one client."""
+        with Evaluator(address) as evaluator:
+            for text in self.texts(who):
+                began = time.monotonic()
+                verdict = evaluator.evaluate(text, "gemm", variant=VARIANT if self.kernel else None)
+                took_s.append(time.monotonic() - began)
+                digest = hashlib.sha256(text.encode()).hexdigest()
+                assert verdict.provenance.source_sha256 == digest and verdict.status == "ok", verdict
 
 
 def disturb(address: str, done: threading.Event, seen: Counter[tuple[str, int]]) -> None:
@@ -69,25 +93,32 @@ def disturb(address: str, done: threading.Event, seen: Counter[tuple[str, int]])
 def main() -> None:
     """Run, check and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--clients", type=int, default=500)
-    parser.add_argument("--each", type=int, default=4)
-    parser.add_argument("--kills", type=int, default=3)
+    parser.add_argument("--real", action="store_true", help="workers that build and emulate")
+    parser.add_argument("--clients", type=int)
+    parser.add_argument("--each", type=int)
+    parser.add_argument("--kills", type=int)
     chosen = parser.parse_args()
+    defaults = {"clients": 12, "each": 3, "kills": 1} if chosen.real else {"clients": 500, "each": 4, "kills": 3}
+    for name, number in defaults.items():
+        setattr(chosen, name, getattr(chosen, name) or number)
+    load = Load(chosen.each, kernel() if chosen.real else "")
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
+    # Who never met a server waits 10 s for it, as the address may be wrong; here it may start anew on a busy machine.
+    client.FIRST_PATIENCE_S = client.PATIENCE_S
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "log").mkdir()
         os.environ |= {"PTXGYM_TOKEN": TOKEN, "PTXGYM_TEST_LOG": str(folder / "log")}
-        server = Killable(folder, WORKERS, capacity=256)
+        server = Killable(folder, WORKERS, capacity=256, maker=LOGGED if chosen.real else MAKER)
         address = server.start()
         done, seen, took_s = threading.Event(), Counter[tuple[str, int]](), list[float]()
         began = time.monotonic()
-        expected = sorted({text for client in range(chosen.clients) for text in texts(client, chosen.each)})
+        expected = sorted({text.splitlines()[-1] for who in range(chosen.clients) for text in load.texts(who)})
         try:
             with ThreadPoolExecutor(chosen.clients + 1) as threads:
                 threads.submit(disturb, address, done, seen)
-                asking = [threads.submit(ask, address, client, chosen.each, took_s) for client in range(chosen.clients)]
+                asking = [threads.submit(load.ask, address, who, took_s) for who in range(chosen.clients)]
                 for kill in range(chosen.kills):
                     while emulated(folder) < len(expected) * (kill + 1) // (chosen.kills + 1):
                         time.sleep(0.05)
@@ -96,6 +127,9 @@ def main() -> None:
                 failed = [error for one in asking if (error := one.exception()) is not None]
                 wall_s = time.monotonic() - began
                 done.set()
+            until = time.monotonic() + 30  # what is answered is taken off the list a moment later
+            while accepted(folder) and time.monotonic() < until:
+                time.sleep(0.1)
         finally:
             done.set()
             server.kill()
@@ -104,7 +138,7 @@ def main() -> None:
             for line in (folder / "log/steps").read_text().splitlines()
             if line.startswith("emulate")
         )
-        left = len(list((folder / "accepted").glob("*.json")))
+        left = accepted(folder)
     twice = sum(runs.values()) - len(runs)
     print(f"{chosen.clients} clients, {len(took_s)} verdicts on {len(expected)} texts in {wall_s:.1f} s")
     print(f"server killed and restarted {chosen.kills} times; evaluations run again: {twice}")
@@ -116,6 +150,18 @@ def main() -> None:
     assert twice <= WORKERS * chosen.kills
     for bad, (_, _, right) in BAD.items():
         assert {status for name, status in seen if name == bad} <= {0, right, 503} and seen[bad, right]
+
+
+def kernel() -> str:
+    """Return the naive kernel."""
+    from ptxgym.content import find
+
+    return (find("tasks")["gemm"].parent / "solutions/h100/naive.cu").read_text(encoding="utf-8").rstrip() + "\n"
+
+
+def accepted(folder: Path) -> int:
+    """Return how many evaluations were accepted and are not answered."""
+    return len(list((folder / "accepted").glob("*.json")))
 
 
 def emulated(folder: Path) -> int:

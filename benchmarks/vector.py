@@ -9,6 +9,9 @@ own, on copies of the naive kernel of PTX-Gemm-H100 that differ in a comment, so
 - `distinct`: `gym.make_vec(num_envs=64)`, every environment another text;
 - `repeated`: all environments the same new text, round by round.
 
+Beside rates over time, which only a quiet machine tells, the CPU seconds that one evaluation takes (of all processes
+that take part): what the service adds shows there on a busy machine, too.
+
 Aims: `distinct` at least 0.9 × cores × `one`, `repeated` at least 20 × `one`; every environment gets the verdict on its
 own text. Last, one evaluation is stopped for good: its environment is truncated at its deadline, and no other is.
 """
@@ -16,6 +19,7 @@ own text. Last, one evaluation is stopped for good: its environment is truncated
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import multiprocessing
 import os
@@ -42,7 +46,24 @@ def new_texts(count: int, first: int) -> list[str]:
     return [f"{naive}\n// copy {os.getpid()}-{first + number}\n" for number in range(count)]
 
 
-def one(texts: list[str], cache: str, send: Callable[[float], None]) -> None:
+def cpu_s(root: int) -> float:
+    """Return the CPU seconds of a process and all that it started, those that have ended included."""
+    parents, seconds = dict[int, int](), dict[int, float]()
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended
+            fields = path.read_text().rpartition(")")[2].split()  # proc_pid_stat(5): from field 3 on
+            pid = int(path.parent.name)
+            parents[pid], seconds[pid] = int(fields[1]), sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    total = 0.0
+    for pid, own in seconds.items():
+        above: int | None = pid
+        while above not in (root, None):
+            above = parents.get(above)
+        total += own if above == root else 0.0
+    return total
+
+
+def one(texts: list[str], cache: str, send: Callable[[tuple[float, float]], None]) -> None:
     """Evaluate texts one after the other on one core; runs in a process of its own."""
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     from ptxgym.cache import Cache
@@ -51,21 +72,21 @@ def one(texts: list[str], cache: str, send: Callable[[float], None]) -> None:
     with Evaluator("emulator", secret=SECRET, cache=Cache(cache)) as evaluator:
         evaluator.evaluate("no kernel", "gemm")
         evaluator.evaluate(new_texts(1, 10**6)[0], "gemm")  # references, emulator, page cache
-        began = time.perf_counter()
+        began, cpu = time.perf_counter(), cpu_s(os.getpid())
         for text in texts:
             evaluator.evaluate(text, "gemm")
-        send(len(texts) / (time.perf_counter() - began))
+        send((len(texts) / (time.perf_counter() - began), (cpu_s(os.getpid()) - cpu) / len(texts)))
 
 
-def measured_one(count: int, folder: Path) -> float:
-    """Return evaluations per second of one evaluator with one thread."""
+def measured_one(count: int, folder: Path) -> tuple[float, float]:
+    """Return evaluations per second of one evaluator with one thread, and CPU seconds per evaluation."""
     context = multiprocessing.get_context("spawn")
     receive, send = context.Pipe(duplex=False)
     process = context.Process(target=one, args=(new_texts(count, 0), str(folder / "one"), send.send), daemon=False)
     process.start()
-    rate: float = receive.recv()
+    found: tuple[float, float] = receive.recv()
     process.join()
-    return rate
+    return found
 
 
 class Envs:
@@ -83,17 +104,18 @@ class Envs:
         self.envs.reset(seed=0)
         self.step(new_texts(cores, 2 * 10**6) * (envs // cores))
 
-    def step(self, texts: list[str]) -> float:
-        """Judge one text per environment; return evaluations per second, after a look at every answer."""
-        began = time.perf_counter()
+    def step(self, texts: list[str]) -> tuple[float, float]:
+        """Judge one text per environment; return rate and CPU seconds per text, after a look at every answer."""
+        began, cpu = time.perf_counter(), cpu_s(os.getpid())
         observations, _, _, truncated, infos = self.envs.step(texts)
         rate = len(texts) / (time.perf_counter() - began)
+        each_s = (cpu_s(os.getpid()) - cpu) / len(texts)
         assert observations["source"] == tuple(texts) and not truncated.any()
         sources = [verdict.provenance.source_sha256 for verdict in infos["verdict"]]
         from ptxgym.submission import Submission
 
         assert sources == [Submission(text).sha256 for text in texts]
-        return rate
+        return rate, each_s
 
     def wedge(self) -> tuple[int, float]:
         """Stop the worker of one evaluation for good; return how many environments were truncated, and the seconds."""
@@ -133,11 +155,12 @@ def main() -> int:
     chosen = parser.parse_args()
     os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[: chosen.cores]))
     with tempfile.TemporaryDirectory() as folder:
-        rate = measured_one(chosen.texts, Path(folder))
+        rate, one_cpu_s = measured_one(chosen.texts, Path(folder))
         envs = Envs(chosen.envs, chosen.cores, Path(folder))
-        distinct = envs.step(new_texts(chosen.envs, 4 * 10**6))
+        distinct, distinct_cpu_s = envs.step(new_texts(chosen.envs, 4 * 10**6))
         rounds = [envs.step(new_texts(1, 5 * 10**6 + number) * chosen.envs) for number in range(chosen.rounds)]
-        repeated = chosen.rounds / sum(1 / one_round for one_round in rounds)
+        repeated = chosen.rounds / sum(1 / one_round for one_round, _ in rounds)
+        repeated_cpu_s = sum(each_s for _, each_s in rounds) / chosen.rounds
         truncated, wedged_s = envs.wedge()
         envs.close()
     found: dict[str, Any] = {
@@ -148,6 +171,11 @@ def main() -> int:
         "repeated_per_s": repeated,
         "distinct_over_cores_times_one": distinct / (chosen.cores * rate),
         "repeated_over_one": repeated / rate,
+        "one_cpu_s": one_cpu_s,
+        "distinct_cpu_s": distinct_cpu_s,
+        "repeated_cpu_s": repeated_cpu_s,
+        "distinct_cpu_ratio": one_cpu_s / distinct_cpu_s,
+        "repeated_cpu_ratio": one_cpu_s / repeated_cpu_s,
         "truncated_of_one_wedged": truncated,
         "step_with_one_wedged_s": wedged_s,
         "load_average": os.getloadavg(),

@@ -70,8 +70,8 @@ def start(log: Path, tmp_path: Path) -> Iterator[Callable[..., tuple[str, Ending
 class Killable:
     """A server in a process of its own."""
 
-    def __init__(self, folder: Path, workers: int = 2, capacity: int = 512) -> None:
-        self.folder, self._workers, self._capacity = folder, workers, capacity
+    def __init__(self, folder: Path, workers: int = 2, capacity: int = 512, maker: str = MAKER) -> None:
+        self.folder, self._workers, self._capacity, self._maker = folder, workers, capacity, maker
         self.port = 0
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -79,7 +79,7 @@ class Killable:
         """Start it, on the same port as before, and return its address."""
         (self.folder / "address").unlink(missing_ok=True)
         command = [sys.executable, "-m", "tests.serve.served", str(self.folder)]
-        command += [str(self.port), str(self._workers), str(self._capacity)]
+        command += [str(self.port), str(self._workers), str(self._capacity), self._maker]
         root = Path(__file__).parents[2]
         self.process = subprocess.Popen(command, cwd=root, env=os.environ.copy())
         until = time.monotonic() + 60
