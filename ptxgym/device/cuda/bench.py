@@ -69,7 +69,7 @@ class Bench:
         self._closing: list[Any] = []
 
     def expect(self, announced: Announced, more: int) -> None:
-        """Start executors for evaluations that have begun, load the GPU's packages, draw inputs, compute references."""
+        """Count an evaluation that has begun, or ended early; start processes for it, and wait for nothing."""
         self._executors.expect(more)
         if announced.tier != "rl":
             self._profiles = True
@@ -77,7 +77,9 @@ class Bench:
                 self._profilers.expect(more)  # where more come, none profiles an empty kernel first
         if more < 0:
             self._prepare_when_quiet()
-            return
+
+    def make_ready(self, announced: Announced) -> None:
+        """Load the GPU's packages, draw inputs, compute references."""
         tools = self.tools()
         for case in announced.cases:
             with self._lock.shared():

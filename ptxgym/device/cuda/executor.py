@@ -7,6 +7,7 @@ runs under `ncu` and `compute-sanitizer`, given as `wrapper`.
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import mmap
 import os
@@ -228,13 +229,16 @@ class Executor:
             except TooSlow:
                 self.kill()
                 return hang_failure(replayed, timeout_s)
-        if answer is wire.Answer.FAILED:
-            return self._failed(body, replayed)
-        if answer is wire.Answer.OVERRUN:
-            number, before, distance_bytes = body.numbers("IBQ")
-            return overrun_failure(replayed, number, bool(before), distance_bytes)
-        time_us, device_wall_us = self._expect(wire.Answer.CALLED, answer, body).numbers("dd")
-        printed = body.text()
+        try:
+            if answer is wire.Answer.FAILED:
+                return self._failed(body, replayed)
+            if answer is wire.Answer.OVERRUN:
+                number, before, distance_bytes = body.numbers("IBQ")
+                return overrun_failure(replayed, number, bool(before), distance_bytes)
+            time_us, device_wall_us = self._expect(wire.Answer.CALLED, answer, body).numbers("dd")
+            printed = body.text()
+        except (ValueError, IndexError) as error:  # a kernel that reaches host memory may have written over it
+            raise WorkerDied(f"the executor sent what is no answer ({error}): {self._process.kill()}") from error
         for name, memory in results.items():
             if isinstance(memory, np.ndarray) and f"result {name}" in self._files:
                 self._files[f"result {name}"].read(memory)
@@ -379,10 +383,12 @@ class _SharedFile:
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = max(size_bytes, mmap.PAGESIZE)
-        self.descriptor = os.memfd_create("ptxgym-buffer", os.MFD_CLOEXEC)
+        self.descriptor = os.memfd_create("ptxgym-buffer", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         self.number = 0
         self.close = weakref.finalize(self, os.close, self.descriptor)
         os.ftruncate(self.descriptor, self.size_bytes)
+        # The other side cannot make it smaller, which would end this process where it reads what is mapped.
+        fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
 
     def write(self, array: NDArray[Any]) -> None:
         """Put the bytes of `array` at the start."""

@@ -44,7 +44,14 @@ class Bench(Protocol):
         """
 
     def expect(self, announced: Announced, more: int) -> None:
-        """Expect so many more such evaluations (−1: one fewer) and make ready what they will need."""
+        """Expect so many more such evaluations (−1: one fewer); returns at once, so that calls keep their order."""
+
+    def make_ready(self, announced: Announced) -> None:
+        """Have what such an evaluation needs; may take seconds.
+
+        Raises:
+            InfrastructureError: if it cannot be had.
+        """
 
     def close(self) -> None:
         """End all processes that were started."""
@@ -78,7 +85,7 @@ class Role:
         elif frame.kind is Kind.WITNESS:
             self._resolve(frame)
         elif frame.kind in (Kind.EXPECT, Kind.FORGET):
-            threading.Thread(target=self._expect, args=(frame,), daemon=True).start()
+            self._expect(frame)
 
     def _resolve(self, frame: Frame) -> None:
         with self._mutex:
@@ -91,8 +98,16 @@ class Role:
             witness.set_exception(InfrastructureError(f"the emulator's answer is unreadable: {error}"))
 
     def _expect(self, frame: Frame) -> None:
-        with contextlib.suppress(InfrastructureError):  # the request that follows says so
-            self._bench.expect(frame.value, 1 if frame.kind is Kind.EXPECT else -1)
+        """Count an evaluation in the order of the frames: one that is over at once must not be taken back first."""
+        with contextlib.suppress(Exception):  # the request that follows says so
+            announced = frame.value
+            self._bench.expect(announced, 1 if frame.kind is Kind.EXPECT else -1)
+            if frame.kind is Kind.EXPECT:
+                threading.Thread(target=self._make_ready, args=(announced,), daemon=True).start()
+
+    def _make_ready(self, announced: Announced) -> None:
+        with contextlib.suppress(InfrastructureError):
+            self._bench.make_ready(announced)
 
     def _answer(self, frame: Frame) -> None:
         """Serve one request, in a thread of its own."""

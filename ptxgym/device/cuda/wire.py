@@ -50,6 +50,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import time
 from collections.abc import Callable, Iterable
 from enum import IntEnum
 from typing import Any, TypeVar
@@ -162,19 +163,26 @@ def receive(stream: socket.socket) -> tuple[Answer, Reader]:
 
     Raises:
         EOFError: if the other side has gone.
-        TimeoutError: if it takes longer than the socket's time-out.
+        TimeoutError: if it takes longer than the socket's time-out, in however many pieces it comes.
         ValueError: if what came is not a frame.
     """
-    size, kind, descriptors = _PREFIX.unpack(_exactly(stream, _PREFIX.size))
+    limit_s = stream.gettimeout()
+    until = None if limit_s is None else time.monotonic() + limit_s
+    size, kind, descriptors = _PREFIX.unpack(_exactly(stream, _PREFIX.size, until))
     if size > MAX_ANSWER_BYTES or descriptors:
         raise ValueError(f"a frame announces {size} bytes and {descriptors} descriptors")
-    return Answer(kind), Reader(_exactly(stream, size))
+    return Answer(kind), Reader(_exactly(stream, size, until))
 
 
-def _exactly(stream: socket.socket, count: int) -> bytes:
+def _exactly(stream: socket.socket, count: int, until: float | None) -> bytes:
     data = bytearray(count)
     view = memoryview(data)
     while view:
+        if until is not None:
+            left_s = until - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError("a frame did not come whole in time")
+            stream.settimeout(left_s)
         got = stream.recv_into(view)
         if not got:
             raise EOFError

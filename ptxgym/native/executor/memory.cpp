@@ -91,11 +91,12 @@ CUresult SlotPool::create(std::uint64_t size, CUmemGenericAllocationHandle* hand
 }
 
 CUmemGenericAllocationHandle SlotPool::take(std::uint64_t size) {
-    auto& free = free_[size];
+    std::vector<CUmemGenericAllocationHandle>& free = free_[size];
     while (free.size() < 2) {
         CUmemGenericAllocationHandle handle;
         CUresult created = create(size, &handle);
         if (created != CUDA_SUCCESS && !free.empty()) break;  // the spare one is worth less than the call
+        if (created == CUDA_ERROR_OUT_OF_MEMORY && release_spares()) created = create(size, &handle);
         check(created, "cuMemCreate");
         free.push_back(handle);
     }
@@ -105,9 +106,18 @@ CUmemGenericAllocationHandle SlotPool::take(std::uint64_t size) {
     return taken;
 }
 
-void SlotPool::release_all() {
-    for (const auto& [size, handles] : free_)
+bool SlotPool::release_spares() {
+    bool any = false;
+    for (auto& [size, handles] : free_) {
         for (const auto handle : handles) driver().cuMemRelease(handle);
+        any = any || !handles.empty();
+        handles.clear();
+    }
+    return any;
+}
+
+void SlotPool::release_all() {
+    release_spares();
     free_.clear();
 }
 

@@ -66,6 +66,7 @@ public:
 
 private:
     CUresult create(std::uint64_t size, CUmemGenericAllocationHandle* handle) const;
+    bool release_spares();  // whether there were any, of whatever size
     AddressSpace& space_;
     std::map<std::uint64_t, std::vector<CUmemGenericAllocationHandle>> free_;
 };

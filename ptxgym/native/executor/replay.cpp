@@ -13,6 +13,7 @@ namespace {
 
 // The driver takes about a thousand commands before it waits for the GPU; so far ahead, the host leaves no gap.
 constexpr std::size_t most_steps_held = 128;
+constexpr std::size_t most_commands_held = 512;  // waits and records of events are commands, too
 
 }  // namespace
 
@@ -101,13 +102,15 @@ Called Session::run(const Call& call, Prepared& prepared) {
 }
 
 void Session::enqueue(Prepared& prepared, const std::function<void()>& open_gate) {
+    std::size_t held = 1 + prepared.side_streams.size();
     if (prepared.forked != nullptr) {
         check(driver().cuEventRecord(prepared.forked, main_), "cuEventRecord");
         for (const CUstream side : prepared.side_streams)
             check(driver().cuStreamWaitEvent(side, prepared.forked, CU_EVENT_WAIT_DEFAULT), "cuStreamWaitEvent");
     }
     for (Step& step : prepared.steps) {
-        if (&step == prepared.steps.data() + most_steps_held) open_gate();
+        held += step.waits.size() + 1 + (step.done != nullptr);
+        if (&step == prepared.steps.data() + most_steps_held || held > most_commands_held) open_gate();
         const Stage stage("launch", step.index);
         const Operation& operation = *step.operation;
         for (const CUevent wait : step.waits)

@@ -337,5 +337,8 @@ class ProcessBench:
     def expect(self, announced: Announced, more: int) -> None:
         self._expected += more
 
+    def make_ready(self, announced: Announced) -> None:
+        pass
+
     def close(self) -> None:
         pass

@@ -193,9 +193,9 @@ def test_profiler_is_started_ahead_where_the_tier_profiles(bench: Bench, tier: A
 
 def test_inputs_are_drawn_ahead(bench: Bench) -> None:
     announced = fakes.announced("rl")
-    bench.expect(announced, -1)
-    assert bench.tools().memory.drawn == []  # type: ignore[attr-defined]
     bench.expect(announced, 1)
+    assert bench.tools().memory.drawn == []  # type: ignore[attr-defined]
+    bench.make_ready(announced)
     assert bench.tools().memory.drawn == [case.name for case in announced.cases]  # type: ignore[attr-defined]
 
 
@@ -204,7 +204,7 @@ def test_judge_rehearses_once_per_task(bench: Bench, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(judging, "rehearse", lambda task, xp: rehearsed.append(task.name))
     announced = fakes.announced("rl")
     for _ in range(2):
-        bench.expect(announced, 1)
+        bench.make_ready(announced)
     assert rehearsed == [announced.task.name]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -15,9 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from ptxgym.device.cuda.channel import Kind
+from ptxgym.device.cuda.channel import Channel, Kind
 from ptxgym.device.cuda.client import CudaJudge
-from ptxgym.device.cuda.model import Outcome, Request, Witness
+from ptxgym.device.cuda.model import Announced, Outcome, Request, Witness
+from ptxgym.device.cuda.role import Role
 from ptxgym.errors import InfrastructureError, UsageError, WorkerDied
 from ptxgym.verdict import Status
 from tests.device.cuda import fakes
@@ -98,6 +100,33 @@ def test_expectations_are_taken_back(judge: CudaJudge) -> None:
         with judge.expected(fakes.announced("rl")):
             pass
     assert int(ask(judge).libraries["expected"]) <= 1
+
+
+def test_expectations_are_counted_in_their_order() -> None:
+    """One that is over at once is not taken back before it is counted, which would leave it counted for good."""
+    ours, theirs = socket.socketpair()
+    seen: list[int] = []
+    readied = threading.Semaphore(0)
+
+    class Counting:
+        def expect(self, announced: Announced, more: int) -> None:
+            seen.append(more)
+
+        def make_ready(self, announced: Announced) -> None:
+            readied.release()
+            raise InfrastructureError("no package")
+
+    with ours, theirs:
+        channel = Channel(ours)
+        serving = threading.Thread(target=Role(Channel(theirs), Counting()).serve)  # type: ignore[arg-type]
+        serving.start()
+        for _ in range(50):
+            channel.send(Kind.EXPECT, 0, fakes.announced("rl"))
+            channel.send(Kind.FORGET, 0, fakes.announced("rl"))
+        channel.send(Kind.CLOSE)
+        serving.join(60)
+    assert seen == [1, -1] * 50
+    assert all(readied.acquire(timeout=60) for _ in range(50))
 
 
 def test_bad_requests_are_answered_and_the_next_is_served(judge: CudaJudge, room: Path) -> None:

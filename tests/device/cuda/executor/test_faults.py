@@ -168,8 +168,11 @@ def test_memory_that_workspaces_want_is_the_submission_s_and_other_memory_the_ma
         pytest.raises(InfrastructureError, match="cuMemCreate"),
     ):
         executor.call(0, {}, {}, timeout_s=20)
-    with fake.loaded(wants("workspace"), script=[f"memory {70 * MIB}"]) as executor:  # enough, but for a spare one
-        assert isinstance(executor.call(0, {}, {}, timeout_s=20), Call)
+    for enough in (70, 66):  # but for a spare one, of either size
+        with fake.loaded(wants("workspace"), script=[f"memory {enough * MIB}"]) as executor:
+            assert isinstance(executor.call(0, {}, {}, timeout_s=20), Call)
+    with fake.loaded(wants("workspace"), script=[f"memory {64 * MIB}"]) as executor:
+        assert failure(executor).code == "cuda.out_of_memory"
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import threading
 
 import pytest
 from hypothesis import given
@@ -177,6 +178,34 @@ def test_frames_keep_numbers_texts_and_their_ends() -> None:
         theirs.close()
         with pytest.raises(EOFError):
             wire.receive(ours)
+
+
+def test_an_answer_in_many_pieces_has_the_same_time_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = socket.socketpair()
+    frame = struct.pack("<QII", 40, wire.Answer.CALLED, 0) + bytes(40)
+    ended = threading.Event()
+
+    def drip() -> None:
+        for at in range(len(frame)):
+            if ended.wait(0.05):
+                return
+            theirs.sendall(frame[at : at + 1])
+
+    with ours, theirs:
+        ours.settimeout(0.5)
+        dripping = threading.Thread(target=drip)
+        dripping.start()
+        with pytest.raises(TimeoutError):
+            wire.receive(ours)
+        ended.set()
+        dripping.join()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.settimeout(60)
+        for at in range(len(frame)):  # the control: as many pieces, in time
+            theirs.sendall(frame[at : at + 1])
+        kind, body = wire.receive(ours)
+        assert kind is wire.Answer.CALLED and body.numbers("5Q") == (0,) * 5
 
 
 def test_a_body_with_more_than_was_read_is_refused() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ptxgym.device.cuda import wire
 from ptxgym.device.cuda.executor import Call, Executor
 from ptxgym.errors import InfrastructureError, WorkerDied
 
@@ -77,6 +78,37 @@ def test_arrays_of_growing_size_and_any_layout(fake: Fake) -> None:
     assert np.array_equal(out[:, 0], strided)
     assert not out[:, 1].any()
     assert after.all()
+
+
+def test_shared_host_memory_cannot_be_made_smaller_by_the_other_side(fake: Fake) -> None:
+    array = np.arange(64, dtype=np.uint8)
+    with fake.loaded(COPY) as executor:
+        assert isinstance(executor.call(0, {"A": array}, {"C": np.zeros(64, np.uint8)}, timeout_s=20), Call)
+        files = list(executor._files.values())
+        assert len(files) == 2
+        for file in files:
+            for size in (0, 1 << 20):
+                with pytest.raises(PermissionError):
+                    os.ftruncate(file.descriptor, size)
+
+
+@pytest.mark.parametrize(
+    ("answer", "body"),
+    [(wire.Answer.CALLED, b"short"), (wire.Answer.FAILED, b"\xff\xff\xff\xff"), (wire.Answer.OVERRUN, b"\x63" * 13)],
+)
+def test_what_is_no_answer_to_a_call_is_the_machine_s(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch, answer: wire.Answer, body: bytes
+) -> None:
+    with fake.loaded(COPY) as executor:
+        monkeypatch.setattr(executor, "_ask", lambda *arguments: (answer, wire.Reader(body)))
+        monkeypatch.setattr(executor, "_region", lambda *arguments: 1)
+        with pytest.raises(WorkerDied, match="sent what is no answer"):
+            executor.call(0, {"A": fake_memory()}, {}, timeout_s=20)
+        assert not executor.usable
+
+
+def fake_memory() -> Exported:
+    return Exported(64, 1)
 
 
 def test_fifty_executors_leave_nothing_behind(fake: Fake) -> None:

@@ -310,6 +310,18 @@ def test_the_gpu_begins_before_the_driver_can_hold_no_more(fake: Fake) -> None:
     assert sum(line.startswith("memset8") for line in timed[: timed.index("opened")]) == 128
 
 
+def test_waits_between_streams_count_among_what_the_driver_holds(fake: Fake) -> None:
+    """Each of the later fills waits for sixteen streams: far more commands than steps."""
+    fills = [Memset(target=ref("A"), value=0, width_bytes=1, count=1, stream=number + 1) for number in range(16)]
+    waiting = fills[0].model_copy(update={"stream": 0, "after": tuple(range(16))})
+    with fake.loaded(plan([("A", "input", 1000)], *fills, *[waiting] * 100)) as executor:
+        run(executor, 0, {"A": A}, {}, flush=True)
+    timed = [line.split()[0] for line in fake.timed()]
+    held = timed[timed.index("hold") + 1 : timed.index("opened")]
+    assert 400 < len(held) <= 520 and held.count("memset8") < 128
+    assert timed.count("opened") == 1 and timed.count("memset8") == 116
+
+
 def test_gpus_that_cannot_wait_for_memory_are_not_asked_to(fake: Fake) -> None:
     with fake.loaded(COPY, env={"FAKE_CUDA_NO_GATE": "1"}) as executor:
         run(executor, 0, {"A": A}, {}, flush=True)
