@@ -40,6 +40,11 @@ class Conversation:
         self.mask: list[int] = []
 
     @property
+    def rollout(self) -> Rollout | None:
+        """The episode; None where the machine failed before it could begin."""
+        return self._rollout
+
+    @property
     def ids(self) -> list[int]:
         """All tokens so far."""
         return [*self.prompt_ids, *self.completion_ids]

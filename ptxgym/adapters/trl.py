@@ -118,7 +118,11 @@ class KernelRollouts:
     """Conversations of fenced answers, for `rollout_func`: asks no tool calls of the model or its template."""
 
     def __init__(
-        self, rows: Sequence[Mapping[str, Any]], sample: Sample = generate, evaluator: Evaluator | None = None
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        sample: Sample = generate,
+        evaluator: Evaluator | None = None,
+        on_rollout: Callable[[Rollout], None] = lambda rollout: None,
     ) -> None:
         """Make it.
 
@@ -126,7 +130,9 @@ class KernelRollouts:
             rows: The data set, as `dataset_rows` makes it: TRL hands over prompts alone, so a row is known by its own.
             sample: Asks the policy; by default by transformers.
             evaluator: Shared by all rollouts; by default that of the process.
+            on_rollout: Gets every rollout that could begin, when its conversation is over.
         """
+        self._on_rollout = on_rollout
         self._rows = {row["prompt"]: row for row in rows}
         self._sample = sample
         self._evaluator = evaluator if evaluator is not None else Evaluator.shared()
@@ -146,6 +152,9 @@ class KernelRollouts:
         while open_ := [play for play in plays if play.open]:
             sampled = self._sample([play.ids for play in open_], trainer)
             asyncio.run(_answer_all(open_, sampled))
+        for play in plays:
+            if play.rollout is not None:
+                self._on_rollout(play.rollout)
         return {
             "prompt_ids": [play.prompt_ids for play in plays],
             "completion_ids": [play.completion_ids for play in plays],

@@ -1,4 +1,4 @@
-"""`ptxgym train …`: SFT on a Fixit set, GRPO on the environment."""
+"""`ptxgym train …`: SFT on a Fixit set, GRPO on the environment, PPO over the knobs of a kernel template."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from ptxgym.cli.tracking import JSONL, TrackOption, show_where, told
 if TYPE_CHECKING:
     from ptxgym.train.sft import Trained
 
-train = typer.Typer(help="Train models, by TRL and PEFT; the extra trl brings them.", no_args_is_help=True)
+train = typer.Typer(
+    help="Train models, by TRL and PEFT (the extra trl), and policies over knobs, by RLlib (the extra ray).",
+    no_args_is_help=True,
+)
 
 RecipeArgument = Annotated[
     str, typer.Argument(metavar="RECIPE", help="A TOML file, or the name of one in configs/train/.")
@@ -66,7 +69,35 @@ def grpo(
     chosen = load_train_recipe(recipe, GrpoRecipe, parse_settings(set_ or ()))
     target = folder or Path("runs") / chosen.name
     with TrackedTraining(target, track, told) as tracked:
-        _tell(run(chosen, target, resume=resume, logs=[tracked.log]), "reward")
+        _tell(run(chosen, target, resume=resume, logs=[tracked.log], on_rollout=tracked.rollout), "reward")
+    show_where(tracked.where)
+
+
+@train.command()
+def rllib(
+    recipe: RecipeArgument,
+    folder: OutOption = None,
+    resume: ResumeOption = False,
+    set_: SetOption = None,
+    track: TrackOption = JSONL,
+) -> None:
+    """Search the settings of a kernel template by PPO."""
+    from ptxgym.cli.settings import parse_settings
+    from ptxgym.track.training import TrackedTraining
+    from ptxgym.train.recipe import PpoRecipe, load_train_recipe
+    from ptxgym.train.rllib import ppo
+
+    chosen = load_train_recipe(recipe, PpoRecipe, parse_settings(set_ or ()))
+    target = folder or Path("runs") / chosen.name
+    with TrackedTraining(target, track, told) as tracked:
+        searched = ppo(chosen, target, resume=resume, logs=[tracked.log])
+    best = ", ".join(f"{name} = {value}" for name, value in searched.best.setting.items())
+    out.print(
+        plain(
+            f"{searched.iterations} iterations, {searched.evaluations} settings; the best scores "
+            f"{searched.best.score:.3g}: {best}; it is in {searched.kernel}"
+        )
+    )
     show_where(tracked.where)
 
 

@@ -22,9 +22,9 @@ from typing import Any
 from ptxgym.extras import missing
 from ptxgym.track.secrets import without_secrets
 
-START_S = 45.0
+START_S = 60.0
 """The longest that wandb may take to begin, before it is begun anew without a network."""
-FINISH_S = 60.0
+FINISH_S = 120.0
 """The longest that the end of a run waits for wandb."""
 _STOP_S = 3.0
 """Between asking a process to end and ending it."""

@@ -7,8 +7,9 @@ all.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from ptxgym.episode import Turn
 from ptxgym.reward import TARGET_SCORE
 from ptxgym.store.records import EpisodeRecord, TurnRecord, Usage
 from ptxgym.track.lines import Cell, Row
@@ -24,46 +25,51 @@ _COMPILED = frozenset({Stage.PLAN, Stage.EXECUTE, Stage.JUDGE})
 
 
 def turn_values(record: TurnRecord) -> dict[str, float]:
-    """Return the numbers of a turn; those that there is no measurement of are left out."""
+    """Return the numbers of a turn on record; those that there is no measurement of are left out."""
+    more = {"turn/model_s": record.model_s, "turn/evaluate_s": record.evaluate_s}
+    return {**judged_values(record.turn, record), **more, **_known(_usage_values("turn", record.usage))}
+
+
+def judged_values(number: int, turn: Turn | TurnRecord) -> dict[str, float]:
+    """Return what the judge's word on turn `number` of an episode comes to."""
     values: dict[str, float | None] = {
-        "turn/number": record.turn,
-        "turn/score": record.score,
-        "turn/best_score": record.best_score,
-        "turn/compiled": record.verdict.stage in _COMPILED,
-        "turn/correct": record.verdict.status is Status.OK,
-        "turn/model_s": record.model_s,
-        "turn/evaluate_s": record.evaluate_s,
-        **_usage_values("turn", record.usage),
-        "reward/total": record.reward,
-        **{f"reward/{name}": value for name, value in record.terms.items()},
-        **dict(_verdict_values(record.verdict)),
+        "turn/number": number,
+        "turn/score": turn.score,
+        "turn/best_score": turn.best_score,
+        "turn/compiled": turn.verdict.stage in _COMPILED,
+        "turn/correct": turn.verdict.status is Status.OK,
+        "reward/total": turn.reward,
+        **{f"reward/{name}": value for name, value in turn.terms.items()},
+        **dict(_verdict_values(turn.verdict)),
     }
-    return {name: float(value) for name, value in values.items() if value is not None and math.isfinite(value)}
+    return _known(values)
 
 
 def turn_row(record: TurnRecord) -> Row:
-    """Return a turn as a row: kernel and feedback whole."""
-    verdict = record.verdict
-    cells: dict[str, Cell] = {
-        "episode": record.episode,
-        "turn": record.turn,
+    """Return a turn on record as a row: kernel and feedback whole."""
+    more = {"solution": record.solution, "model": record.model, "finish_reason": record.finish_reason}
+    return Row(table=ATTEMPTS, cells={**judged_cells(record.episode, record.turn, record), **more})
+
+
+def judged_cells(episode: str, number: int, turn: Turn | TurnRecord) -> dict[str, Cell]:
+    """Return the cells of turn `number` of an episode."""
+    verdict = turn.verdict
+    return {
+        "episode": episode,
+        "turn": number,
         "status": str(verdict.status),
         "code": verdict.code,
         "message": verdict.message,
-        "score": record.score,
-        "reward": record.reward,
+        "score": turn.score,
+        "reward": turn.reward,
         "correct": verdict.status is Status.OK,
         "target_ok": _target_ok(verdict),
         "speedup": verdict.measured.timing.speedup if verdict.measured.timing is not None else None,
-        "kernel": record.source,
-        "feedback": record.feedback,
-        "solution": record.solution,
+        "kernel": turn.source,
+        "feedback": turn.feedback,
         "source_sha256": verdict.provenance.source_sha256,
         "device": verdict.provenance.device,
-        "model": record.model,
-        "finish_reason": record.finish_reason,
     }
-    return Row(table=ATTEMPTS, cells=cells)
 
 
 def episode_values(record: EpisodeRecord) -> dict[str, float]:
@@ -76,7 +82,7 @@ def episode_values(record: EpisodeRecord) -> dict[str, float]:
         "episode/refused": record.status == "refused",
         **_usage_values("episode", record.usage),
     }
-    return {name: float(value) for name, value in values.items() if value is not None}
+    return _known(values)
 
 
 def episode_row(record: EpisodeRecord) -> Row:
@@ -89,6 +95,10 @@ def episode_row(record: EpisodeRecord) -> Row:
 def solved(record: EpisodeRecord) -> bool:
     """Return whether a kernel of the episode is right and runs on the target instructions."""
     return record.best_score >= TARGET_SCORE
+
+
+def _known(values: Mapping[str, float | None]) -> dict[str, float]:
+    return {name: float(value) for name, value in values.items() if value is not None and math.isfinite(value)}
 
 
 def _usage_values(group: str, usage: Usage) -> dict[str, float | None]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ptxgym.adapters.rollout import Rollout
 from ptxgym.adapters.trl import KernelRollouts
 from ptxgym.curriculum import Curriculum, variant_items
 from ptxgym.errors import UsageError
@@ -22,7 +23,13 @@ class DrawnRollouts(KernelRollouts):
     """Plays, for each group that TRL asks for, the row of an item that the curriculum draws instead of TRL's row."""
 
     def __init__(
-        self, rows: Sequence[Mapping[str, Any]], band: Band, seed: int, checkpoint: Path | None, evaluator: Evaluator
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        band: Band,
+        seed: int,
+        checkpoint: Path | None,
+        evaluator: Evaluator,
+        on_rollout: Callable[[Rollout], None] = lambda rollout: None,
     ) -> None:
         """Begin, or go on from a checkpoint.
 
@@ -32,11 +39,12 @@ class DrawnRollouts(KernelRollouts):
             seed: Of the draws.
             checkpoint: Its folder.
             evaluator: Judges.
+            on_rollout: Gets every rollout; see `KernelRollouts`.
 
         Raises:
             ContentError: if the checkpoint holds no state of a curriculum.
         """
-        super().__init__(rows, evaluator=evaluator)
+        super().__init__(rows, evaluator=evaluator, on_rollout=on_rollout)
         self._prompts = {f"{row['env']}/{row['options']['variant']}": str(row["prompt"]) for row in rows}
         envs = sorted({str(row["env"]) for row in rows})
         items = [item for item in variant_items(*envs) if item.key in self._prompts]

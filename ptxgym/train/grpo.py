@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ def grpo(
     *,
     resume: bool = False,
     logs: Sequence[Log] = (),
+    on_rollout: Callable[[Rollout], None] = lambda rollout: None,
     evaluator: Evaluator | None = None,
 ) -> Trained:
     """Train a model on episodes.
@@ -43,6 +44,7 @@ def grpo(
         folder: Of the run; new, or one to go on with.
         resume: Whether to go on from its last checkpoint.
         logs: Get what is logged, beside `metrics.jsonl`.
+        on_rollout: Gets every rollout of this process when it is over.
         evaluator: Judges; by default one for the recipe's device and tier, with the secret in `PTXGYM_SECRET`.
 
     Raises:
@@ -63,9 +65,9 @@ def grpo(
 
         callbacks = [callback(run.writer(tuple(logs)))]
         if recipe.curriculum is None:
-            rollouts = KernelRollouts(rows, evaluator=judge)
+            rollouts = KernelRollouts(rows, evaluator=judge, on_rollout=on_rollout)
         else:
-            rollouts = DrawnRollouts(rows, recipe.curriculum, recipe.seed, run.checkpoint, judge)
+            rollouts = DrawnRollouts(rows, recipe.curriculum, recipe.seed, run.checkpoint, judge, on_rollout)
             callbacks.append(saving(rollouts.curriculum))
         trainer = trl.GRPOTrainer(
             model=recipe.model,

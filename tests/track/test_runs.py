@@ -9,19 +9,25 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from ptxgym.adapters.rollout import Rollout
 from ptxgym.agent import Judged
+from ptxgym.agent.prompting import fenced
 from ptxgym.bench.sweep import Planned
 from ptxgym.cli import main
 from ptxgym.cli.commands import app
+from ptxgym.episode import Episode
+from ptxgym.evaluator import Evaluator
 from ptxgym.store.lines import read_lines
 from ptxgym.store.records import EpisodeRecord, TurnRecord, Usage
 from ptxgym.store.writer import RunWriter
 from ptxgym.track.lines import EVENTS, FOLDER, Artifact, Event, Line, Logged, Opened
 from ptxgym.track.runs import TrackedRun
-from ptxgym.track.training import AXIS, TrackedTraining
+from ptxgym.track.training import ATTEMPT_AXIS, AXIS, TrackedTraining
 from ptxgym.track.turns import episode_values, turn_row, turn_values
 from ptxgym.train.run import TrainRun
 from ptxgym.verdict import Finding, KernelProfile, OutputError, Severity, Stage, Status
+from tests.bad_kernels import host
+from tests.scripted import ScriptedDevice
 from tests.store.samples import episode, front, turn, verdict
 from tests.train.test_run import checkpoint
 from tests.train.test_run import front as train_front
@@ -187,6 +193,40 @@ def test_training_tells_what_its_trainer_logs(tmp_path: Path) -> None:
     assert len(opened) == 2 and opened[0].config["method"] == "sft"
     artifact = next(event for event in events(tmp_path / "run") if isinstance(event, Artifact))
     assert set(artifact.files) == {"train.json", "metrics.jsonl"}
+
+
+def test_rollouts_of_training_are_attempts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def play(*answers: str) -> Rollout:
+        rollout = Rollout(Episode("PTX-Gemm-H100", evaluator, turns=2))
+        for answer in answers:
+            rollout.answer(fenced(answer))
+        return rollout
+
+    def sitting(resume: bool, *rollouts: Rollout) -> None:
+        TrainRun(tmp_path / "run", train_front(), resume=resume)
+        with TrackedTraining(tmp_path / "run", "jsonl", print) as tracked:
+            for each in rollouts:
+                tracked.rollout(each)
+
+    with Evaluator(ScriptedDevice(), secret="s") as evaluator:
+        sitting(False, play(host(""), "no C++"), play(host("")))
+        sitting(True, play("no C++"))
+        monkeypatch.setenv("RANK", "1")
+        with TrackedTraining(tmp_path / "run", "jsonl", print) as tracked:
+            tracked.rollout(play("no C++"))
+    found = logged(tmp_path / "run", ATTEMPT_AXIS)
+    cells = [event.row.cells for event in found if event.row is not None]
+    assert [event.step for event in found] == [1, 2, 3, 4]
+    name = "ptxgym/Gemm-H100-v1/base"
+    assert [(each["episode"], each["turn"]) for each in cells] == [
+        (f"{name}/1", 1), (f"{name}/1", 2), (f"{name}/2", 1), (f"{name}/3", 1),
+    ]  # fmt: skip
+    assert [each["status"] for each in cells] == ["ok", "compile_error", "ok", "compile_error"]
+    assert cells[0]["kernel"] == host("") and cells[2]["kernel"] == "", "a text that was told stands by its hash"
+    assert cells[0]["source_sha256"] == cells[2]["source_sha256"] and cells[3]["kernel"] == ""
+    assert "Correct" in str(cells[0]["feedback"])
+    assert [event.values["turn/score"] for event in found] == [0.5, 0.0, 0.5, 0.0]
+    assert found[0].values["reward/total"] == 0.5
 
 
 def test_training_that_does_not_begin_leaves_nothing(tmp_path: Path) -> None:
