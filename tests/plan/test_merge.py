@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ptxgym.plan.events import RawBuffer, RawUpload, Recording
-from ptxgym.plan.merge import NotAPlan, merge, tensor_map_tag
+from ptxgym.plan.events import RawBuffer, RawMemset, RawUpload, Recording
+from ptxgym.plan.merge import NotAPlan, _differs, _paired, _same, merge, tensor_map_tag
 from ptxgym.plan.model import BufferRef, PointerRef, TensorMapRef, Upload
 from ptxgym.plan.module import Module
 
@@ -93,6 +93,25 @@ def test_any_other_difference_is_refused(
         merged(one, bytes(changed))
     assert raised.value.code == "plan.not_deterministic"
     assert f"byte {at} of operation 0" in raised.value.message
+
+
+def test_values_that_differ_are_not_told_since_they_would_differ_each_time() -> None:
+    messages = set()
+    for values in ((33, 103), (36, 116)):
+        one, two = (
+            RawMemset.model_validate(
+                {"event": "memset", "target": 0, "value": value, "width_bytes": 1, "count": 64, "stream": 0}
+            )
+            for value in values
+        )
+        with pytest.raises(NotAPlan) as raised:
+            _same(one, two, {"target"}, "operation 0 (memset)")
+        messages.add(raised.value.message)
+        with pytest.raises(NotAPlan) as raised:
+            _paired("operation", range(values[0]), range(values[1]))
+        messages.add(raised.value.message)
+    said = {_differs("value of operation 0 (memset)").message, _differs("the number of operations").message}
+    assert messages == said
 
 
 @given(st.sampled_from(sorted(SIZES)), st.integers(-(1 << 19), 1 << 21))
