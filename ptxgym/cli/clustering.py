@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,7 +16,8 @@ from ptxgym.extras import missing
 if TYPE_CHECKING:
     from ptxgym.cluster.protocol import ServiceStatus
 
-    _Found = list[tuple[int, float, ServiceStatus]]
+    _Found = list[tuple[str, float, ServiceStatus]]
+    """Name of each service, how many seconds old its status is, and the status."""
 
 cluster = typer.Typer(help="Evaluation services: workers, queues, GPUs.", no_args_is_help=True)
 
@@ -38,12 +38,12 @@ def status(
     """Show what evaluation services are doing: queues, workers, GPUs in quarantine, what failed."""
     there, found = _on_this_machine() if address is None else _on_ray(address)
     if json_:
-        services = [{"pid": pid, "age_s": age_s, **one.model_dump(mode="json")} for pid, age_s, one in found]
+        services = [{"service": name, "age_s": age_s, **one.model_dump(mode="json")} for name, age_s, one in found]
         typer.echo(json.dumps({"there": there, "services": services}, indent=2))
         return
     out.print(plain(there, "bold"))
-    for pid, age_s, one in found:
-        _show(pid, age_s, one)
+    for name, age_s, one in found:
+        _show(name, age_s, one)
     if not found:
         out.print(plain("no evaluation service is running here"))
 
@@ -53,25 +53,29 @@ def _on_this_machine() -> tuple[str, _Found]:
     from ptxgym.cluster.fleet import cores, local_gpus
 
     gpus = ", ".join(f"{len(same)} × {name}" for name, same in local_gpus().items()) or "no GPU that measures"
-    return f"this machine: {cores()} CPU cores, {gpus}", boards()
+    return f"this machine: {cores()} CPU cores, {gpus}", [
+        (f"process {pid}", age_s, one) for pid, age_s, one in boards()
+    ]
 
 
 def _on_ray(address: str) -> tuple[str, _Found]:
     try:
         import ray
 
-        from ptxgym.cluster import ray_backend, ray_metrics
+        from ptxgym.cluster import ray_metrics, ray_nodes
         from ptxgym.cluster.protocol import ServiceStatus
     except ImportError as error:
         raise missing("ray", "a Ray cluster needs", "cluster") from error
     connected = ray.is_initialized()
     try:
         if not connected:
+            if address.rpartition(":")[2].isdigit() and "://" not in address:
+                ray_nodes.check_reachable(address)
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-        there = ray_backend.described(ray_backend.resources(ray_backend.alive_nodes()))
+        there = ray_nodes.described(ray_nodes.resources(ray_nodes.alive_nodes()))
         try:
             board: Any = ray.get_actor(ray_metrics.BOARD, namespace=ray_metrics.NAMESPACE)
-            written = ray.get(board.read.remote(), timeout=ray_backend.PREFLIGHT_LIMIT_S)
+            written: Any = ray.get(board.read.remote(), timeout=ray_nodes.PREFLIGHT_LIMIT_S)
         except ValueError:  # no service has ever put one up
             written = {}
     except ConnectionError as error:
@@ -79,16 +83,15 @@ def _on_ray(address: str) -> tuple[str, _Found]:
     finally:
         if not connected:
             ray.shutdown()
-    now = time.time()
     return f"Ray cluster: {there}", [
-        (pid, now - at, ServiceStatus.model_validate(one)) for pid, (at, one) in sorted(written.items())
+        (name, age_s, ServiceStatus.model_validate(one)) for name, (age_s, one) in sorted(written.items())
     ]
 
 
-def _show(pid: int, age_s: float, one: ServiceStatus) -> None:
+def _show(name: str, age_s: float, one: ServiceStatus) -> None:
     waiting = ", ".join(f"{number} {kind}" for kind, number in one.waiting.items() if number) or "nothing"
     out.print()
-    out.print(plain(f"service of process {pid} ({one.backend}), as it was {age_s:.0f} s ago", "bold"))
+    out.print(plain(f"service of {name} ({one.backend}), as it was {age_s:.0f} s ago", "bold"))
     out.print(plain(f"waiting: {waiting}; outside: {one.lobby}; room for {one.capacity}"))
     out.print(plain(", ".join(f"{number:g} {name}" for name, number in sorted(one.counters.items())), "dim"))
     table = Table("worker", "where", "pid", "does", "state", "in work", "done", "busy", "trouble", box=None)
@@ -107,6 +110,8 @@ def _show(pid: int, age_s: float, one: ServiceStatus) -> None:
         )
         table.add_row(*map(plain, row))
     out.print(table)
+    if one.missing:
+        out.print(plain(f"missing: {one.missing}", "yellow"))
     for kind, number in one.wanted.items():
         there = sum(kind in worker.kinds for worker in one.workers)
         if there < number:

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from ptxgym.cache import default_root
 from ptxgym.cluster.engine import Described
@@ -55,6 +55,18 @@ class Backend(Protocol):
         """
         ...
 
+    def shun(self, worker: Any) -> None:
+        """Rather hire elsewhere than where this worker was, which was refused: its node has other versions."""
+        ...
+
+    def trouble(self) -> str:
+        """Say why no worker can be reached, now or later; nothing where all is well. Never waits."""
+        ...
+
+    def give_up(self) -> None:
+        """Let go of what is lost, so that this process outlives it; what is left is `close`."""
+        ...
+
     def publish(self, status: ServiceStatus) -> None:
         """Show a status to `ptxgym cluster status`."""
         ...
@@ -88,6 +100,16 @@ class LocalBackend:
         """Start a worker; see `Backend.hire`."""
         gpu = self._gpu(role)
         return WorkerProcess(config, f"{role.name} #{next(self._numbers)}", gpu.uuid if gpu is not None else "")
+
+    def shun(self, worker: Any) -> None:
+        """Do nothing: there is one machine."""
+
+    def trouble(self) -> str:
+        """Say nothing: this machine is there as long as this process."""
+        return ""
+
+    def give_up(self) -> None:
+        """Do nothing; never called."""
 
     def publish(self, status: ServiceStatus) -> None:
         """Write the status to this process's file."""

@@ -18,6 +18,8 @@ from ptxgym.errors import InfrastructureError
 HIRE_PAUSE_S = 1.0
 """Before a worker that ended is replaced for a second time in a row; doubles each time."""
 HIRE_PAUSE_MOST_S = 30.0
+HOPELESS = 3
+"""Failed hires in a row for every role, without any worker, after which nobody is made to wait."""
 STRIKES = 3
 """Failures in a row after which a worker is not trusted, even if its GPU seems well."""
 QUARANTINE_S = 60.0
@@ -46,6 +48,8 @@ class _Vacancy:
     hire_at: float
     hiring: bool = False
     trouble: str = ""
+    failures: int = 0
+    """Hires in a row."""
 
 
 class Crew:
@@ -67,6 +71,11 @@ class Crew:
         self._vacancies = {role.name: _Vacancy(role, 0.0) for role in roles}
         self._ends_in_row: Counter[str] = Counter()
         self.hands: list[Hand] = []
+
+    def enlist(self, roles: Sequence[Role], now: float) -> None:
+        """Add roles to the fleet."""
+        for role in roles:
+            self._vacancies[role.name] = _Vacancy(role, now)
 
     def advance(self, now: float) -> None:
         """Begin the hires and probes that are due."""
@@ -97,9 +106,17 @@ class Crew:
         """Return those that could take such a step now."""
         return Able(hand for hand in self.hands if hand.role.serves(kind, arch))
 
-    def troubles(self) -> dict[str, str]:
-        """Return why roles are vacant, where that is known."""
-        return {name: vacancy.trouble for name, vacancy in self._vacancies.items() if vacancy.trouble}
+    def troubles(self) -> dict[str, list[str]]:
+        """Return which roles are vacant, by why, where that is known."""
+        found: dict[str, list[str]] = {}
+        for name, vacancy in self._vacancies.items():
+            if vacancy.trouble:
+                found.setdefault(vacancy.trouble, []).append(name)
+        return found
+
+    def hopeless(self) -> bool:
+        """Whether there is no worker, and hiring for each role has failed several times in a row."""
+        return not self.hands and all(vacancy.failures >= HOPELESS for vacancy in self._vacancies.values())
 
     def did_well(self, hand: Hand) -> None:
         """Note that a worker has come to an outcome."""
@@ -126,11 +143,12 @@ class Crew:
         hand.worker.kill()  # of an actor, only what it holds may have ended
         self._owner.orphaned(self._vacate(hand, str(error), now), hand, error, now)
 
-    def dismiss(self, hand: Hand, why: str, now: float) -> None:
-        """End a worker that has done nothing wrong, and hire another at once."""
+    def dismiss(self, hand: Hand, why: str, now: float) -> list[Job]:
+        """End a worker that has done nothing wrong, and hire another at once; return what it was doing."""
         hand.worker.kill()
-        self._vacate(hand, why, now)
+        jobs = self._vacate(hand, why, now)
         self._vacancies[hand.role.name].hire_at = now
+        return jobs
 
     def end_all(self) -> None:
         """End all workers; nobody is hired any more."""
@@ -158,6 +176,7 @@ class Crew:
                 self._probe(hand)
         elif isinstance(error, InfrastructureError):
             vacancy.trouble = str(error)
+            vacancy.failures += 1
             vacancy.hire_at = now + self._pause(role)
         else:  # no try will ever succeed
             vacancy.trouble, vacancy.hire_at = str(error), float("inf")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ptxgym.cluster.jobs import Asker, Work
 from ptxgym.cluster.protocol import ServiceStatus, Ticket
@@ -20,6 +21,11 @@ from ptxgym.cluster.work import Role, Worker
 from ptxgym.errors import InfrastructureError, UsageError
 from ptxgym.verdict import Verdict
 
+if TYPE_CHECKING:
+    from ptxgym.cluster.backend import Backend
+
+GROW_S = 10.0
+"""How often a fleet that follows its cluster looks for nodes that have joined."""
 PUBLISH_S = 5.0
 """How often the status is published."""
 CLOSE_LIMIT_S = 10.0
@@ -41,9 +47,10 @@ class Engine:
         roles: Sequence[Role],
         limits: Limits,
         results: Results,
+        backend: Backend,
         hire: Callable[[Role], Described],
-        publish: Callable[[ServiceStatus], None],
-        backend: str,
+        expected: Mapping[str, str],
+        grown: Callable[[], Sequence[Role]] | None = None,
     ) -> None:
         """Start the thread and the hiring.
 
@@ -51,15 +58,24 @@ class Engine:
             roles: The fleet.
             limits: How much is taken on.
             results: What is remembered.
-            hire: Starts a worker and waits for it; called on threads of their own.
-            publish: Takes the status every few seconds.
-            backend: Shown in the status.
+            backend: Where workers live.
+            hire: Starts a worker there and waits for it; called on threads of their own.
+            expected: Versions that workers must have; of what else they name, they must have the same.
+            grown: Returns the roles that there might be by now; asked every few seconds. None: those at the start.
         """
-        self._results, self._hire_one, self._publish = results, hire, publish
+        self._results, self._backend, self._hire_one, self._grown = results, backend, hire, grown
+        self._expected = dict(expected)
+        self._measuring: dict[str, Description] = {}
+        """The first worker that measures for each architecture."""
+        self._accepting = threading.Lock()
         self._owner = os.getpid()
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._closed = False
+        self._over = threading.Event()
+        """Set with `_closed`, for who waits."""
         self._broken: BaseException | None = None
+        self._lost = ""
+        """Why no worker can be reached any more."""
         self._versions: Future[Mapping[str, str]] = Future()
         self._described: dict[str, Future[Description]] = {role.name: Future() for role in roles}
         self._scheduler = Scheduler(
@@ -70,10 +86,12 @@ class Engine:
             hire=self._hire,
             remembered=results.get,
             remember=self._remember,
-            backend=backend,
+            backend=backend.name,
         )
         self._thread = threading.Thread(target=self._serve, name="ptxgym-scheduler", daemon=True)
         self._thread.start()
+        if grown is not None:
+            threading.Thread(target=self._grow, name="ptxgym-fleet", daemon=True).start()
 
     def ask(self, ticket: Ticket, work: Work, deadline_s: float, wait_s: float | None) -> None:
         """Bring a ticket to the scheduler, and wait until it is admitted.
@@ -121,6 +139,7 @@ class Engine:
         if os.getpid() != self._owner or self._closed:
             return
         self._closed = True
+        self._over.set()
         self._inbox.put(lambda: self._scheduler.fail_all(InfrastructureError("the evaluation service was closed")))
         if threading.current_thread() is not self._thread:
             self._thread.join(CLOSE_LIMIT_S)
@@ -137,11 +156,18 @@ class Engine:
             raise RuntimeError("the scheduler has failed") from self._broken
 
     def _wait(self, future: Future[T], limit_s: float) -> T:
-        self._check()
-        with contextlib.suppress(TimeoutError):
-            return future.result(limit_s)
-        why = "; ".join(f"{role}: {trouble}" for role, trouble in self._call(self._scheduler.troubles).items())
-        raise InfrastructureError(f"no worker came up within {limit_s:g} s{': ' + why if why else ''}")
+        until = time.monotonic() + limit_s
+        while True:
+            self._check()
+            with contextlib.suppress(TimeoutError):
+                return future.result(min(1.0, max(until - time.monotonic(), 0.0)))
+            if self._lost:
+                raise InfrastructureError(self._lost)
+            late = time.monotonic() >= until
+            if late or self._call(self._scheduler.hopeless):
+                why = self._call(self._scheduler.troubles)
+                when = f"within {limit_s:.0f} s" if late else "though each was tried several times"
+                raise InfrastructureError(f"no worker came up {when}{': ' + why if why else ''}")
 
     def _call(self, function: Callable[[], T]) -> T:
         """Call a function on the scheduler's thread."""
@@ -161,11 +187,15 @@ class Engine:
         published = 0.0
         try:
             while not (self._closed and self._inbox.empty()):
+                if not self._lost and (trouble := self._backend.trouble()):
+                    self._lost = trouble
+                    self._scheduler.fail_all(InfrastructureError(trouble))
+                    self._backend.give_up()
                 self._scheduler.advance()
                 now = time.monotonic()
                 if now >= published + PUBLISH_S:
                     published = now
-                    self._publish(self._scheduler.status())
+                    self._backend.publish(self._scheduler.status())
                 wake_at = self._scheduler.wake_at()
                 until = published + PUBLISH_S if wake_at is None else min(wake_at, published + PUBLISH_S)
                 with contextlib.suppress(queue.Empty):
@@ -176,6 +206,16 @@ class Engine:
             self._broken = error
             self._scheduler.fail_all(RuntimeError(f"the scheduler has failed: {type(error).__name__}: {error}"))
             raise
+
+    def _grow(self) -> None:
+        """Add the roles of nodes that have joined."""
+        assert self._grown is not None
+        while not self._over.wait(GROW_S) and not self._lost:
+            with contextlib.suppress(InfrastructureError):
+                fresh = [role for role in self._grown() if role.name not in self._described]
+                self._described |= {role.name: Future() for role in fresh}
+                if fresh:
+                    self._inbox.put(functools.partial(self._scheduler.enlist, fresh))
 
     def _hire(self, role: Role) -> Future[Worker]:
         """Start a worker on a thread of its own."""
@@ -196,19 +236,35 @@ class Engine:
         return coming
 
     def _accepted(self, role: Role) -> Worker:
-        """Hire a worker whose versions are those of the others."""
+        """Hire a worker whose versions, and GPU, are those of this process and of the others."""
         worker = self._hire_one(role)
-        mine = dict(worker.description.versions)
-        _settle(self._versions, mine)
-        others = self._versions.result()
-        if differ := [name for name in mine if mine[name] != others.get(name)]:
-            worker.kill()
-            found = ", ".join(f"{name} {mine[name]} instead of {others.get(name)}" for name in differ)
-            raise InfrastructureError(
-                f"{worker.place} has {found}; verdicts would differ: install the same on all nodes"
-            )
-        _settle(self._described[role.name], worker.description)
+        with self._accepting:
+            if differ := self._differences(role, worker.description):
+                worker.kill()
+                self._backend.shun(worker)
+                raise InfrastructureError(
+                    f"{worker.place} has {', '.join(differ)}; verdicts would differ: install the same on all nodes"
+                )
+            _settle(self._versions, dict(worker.description.versions))
+            _settle(self._described[role.name], worker.description)
+            if role.arch is not None:
+                self._measuring.setdefault(role.arch, worker.description)
         return worker
+
+    def _differences(self, role: Role, found: Description) -> list[str]:
+        """Say where a worker differs from what is expected, and from the first that was accepted."""
+        known = self._versions.done() and self._versions.exception() is None
+        first = self._versions.result() if known else {}
+        wanted = {**first, **self._expected}
+        mine = dict(found.versions)
+        if role.arch in self._measuring and found.gpu is not None:
+            measuring = self._measuring[role.arch].gpu
+            assert measuring is not None
+            wanted |= {"GPU": measuring.name, "driver": measuring.driver}
+            mine |= {"GPU": found.gpu.name, "driver": found.gpu.driver}
+        return [
+            f"{name} {mine.get(name)} instead of {value}" for name, value in wanted.items() if mine.get(name) != value
+        ]
 
     def _remember(self, key: str, verdict: Verdict) -> None:
         try:

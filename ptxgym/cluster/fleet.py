@@ -53,6 +53,13 @@ class Fleet:
             raise UsageError(f"a fleet cannot have fewer than 0 workers: {', '.join(odd)}")
         if self.gpu_slots < 1:
             raise UsageError(f"gpu_slots must be at least 1, not {self.gpu_slots}")
+        for arch in sorted(set(ACCELERATORS.values())):
+            same = [name for name, count in self.gpus.items() if count and ACCELERATORS[name] == arch]
+            if len(same) > 1:
+                raise UsageError(
+                    f"{' and '.join(same)} both measure kernels for {arch}, and their speed-ups do not compare: make a "
+                    "service for each"
+                )
         if not self.cpu + self.build:
             raise UsageError("nobody in this fleet builds: give it `cpu` workers, or `build` workers beside GPUs")
         if not self.cpu and not any(self.gpus.values()):
@@ -73,6 +80,15 @@ class Fleet:
     def measures(self, arch: str) -> bool:
         """Whether kernels for `arch` are measured, not emulated."""
         return any(count and ACCELERATORS[name] == arch for name, count in self.gpus.items())
+
+    def grown(self, now: Fleet) -> Fleet:
+        """Return this fleet with whatever `now` has more of; what was not measured before is not measured later."""
+        return Fleet(
+            cpu=max(self.cpu, now.cpu) if self.cpu else 0,
+            build=max(self.build, now.build) if self.build else 0,
+            gpus={name: max(count, now.gpus.get(name, 0)) for name, count in self.gpus.items()},
+            gpu_slots=self.gpu_slots,
+        )
 
     def __str__(self) -> str:
         """Return such as `2 cpu, 4 build, 1 H200`."""
@@ -96,6 +112,15 @@ def accelerator(gpu: Gpu) -> str | None:
     return next((name for name in ACCELERATORS if name in words), None)
 
 
+def most_of_each(gpus: Mapping[str, int]) -> dict[str, int]:
+    """Return the most numerous accelerator of each generation: speed-ups on different ones do not compare."""
+    chosen: dict[str, str] = {}
+    for name, count in gpus.items():
+        if count > gpus.get(chosen.get(ACCELERATORS[name], ""), 0):
+            chosen[ACCELERATORS[name]] = name
+    return {name: gpus[name] for name in chosen.values()}
+
+
 def local_gpus() -> dict[str, list[Gpu]]:
     """Return this machine's whole GPUs by accelerator; none where the packages that measure are missing."""
     found: dict[str, list[Gpu]] = {}
@@ -117,7 +142,7 @@ def local_fleet(device: str) -> Fleet:
     """
     if device not in ("auto", "emulator", "cuda"):
         raise UsageError(f"device must be 'auto', 'emulator' or 'cuda', not {device!r}")
-    have = {} if device == "emulator" else {name: len(found) for name, found in local_gpus().items()}
+    have = {} if device == "emulator" else most_of_each({name: len(found) for name, found in local_gpus().items()})
     if device == "cuda" and not have:
         lacks = f' ({", ".join(missing_packages())} missing: pip install "ptxgym[gpu]")' if missing_packages() else ""
         raise ResourcesMissing(f"device 'cuda': no GPU can be used here{lacks}; there {_there(gpus())}")

@@ -152,10 +152,13 @@ class ServiceStatus(Value):
     workers: tuple[WorkerStatus, ...]
     wanted: dict[Kind, int]
     """Workers that should be there, by kind."""
+    missing: str = ""
+    """Which workers could not be had, and why, where that is known."""
     counters: dict[str, float]
     """Since the start, where not 0: `asked`, `joined` (in flight already), `remembered` (finished before), `evaluated`,
     `failed`, `expired`, `cancelled`, `refused` (no room), `steps` (begun), `retries` (steps to be begun again after a
-    failure of the machine), `rebuilds` (builds that were lost), `hired`, `deaths`, `quarantines`, `unsaved` (not on
+    failure of the machine), `displaced` (steps to be begun again since their worker was ended for another step's
+    sake), `rebuilds` (builds that were lost), `hired`, `deaths`, `quarantines`, `unsaved` (not on
     disk)."""
 
 

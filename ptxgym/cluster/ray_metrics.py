@@ -2,44 +2,58 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from ray.util.metrics import Counter, Gauge
 
-from ptxgym.cluster.protocol import Kind, ServiceStatus
+from ptxgym.cluster.protocol import Kind, ServiceStatus, WorkerState
 
 NAMESPACE = "ptxgym"
-BOARD = "ptxgym-status"
+BOARD = "ptxgym-status-1"
+"""Its number is raised when what it holds changes, since it outlives services, of other versions, too."""
+FORGET_S = 120.0
+"""After which the status of a service that writes no more is dropped: its process was killed."""
 
 
 class Metrics:
     """Exports a service's status as Ray metrics, whose names begin with `ptxgym_`."""
 
-    def __init__(self) -> None:
-        self._waiting = Gauge("ptxgym_waiting", "Evaluations that wait for a worker.", ("kind",))
-        self._lobby = Gauge("ptxgym_lobby", "Askers that wait for room in the queue.")
-        self._workers = Gauge("ptxgym_workers", "Workers, by kind and state.", ("kind", "state"))
-        self._wanted = Gauge("ptxgym_workers_wanted", "Workers that should be there.", ("kind",))
-        self._busy = Gauge("ptxgym_busy_share", "Share of its life that a worker had work.", ("worker", "place"))
-        self._events = Counter("ptxgym_events", "What became of evaluations and workers.", ("event",))
+    def __init__(self, service: str) -> None:
+        """Declare the metrics of one service."""
+        self._service = {"service": service}
+        self._waiting = Gauge("ptxgym_waiting", "Evaluations that wait for a worker.", ("service", "kind"))
+        self._lobby = Gauge("ptxgym_lobby", "Askers that wait for room in the queue.", ("service",))
+        self._workers = Gauge("ptxgym_workers", "Workers, by kind and state.", ("service", "kind", "state"))
+        self._wanted = Gauge("ptxgym_workers_wanted", "Workers that should be there.", ("service", "kind"))
+        self._busy = Gauge(
+            "ptxgym_busy_share", "Share of its life that a worker had work.", ("service", "worker", "place")
+        )
+        self._events = Counter("ptxgym_events", "What became of evaluations and workers.", ("service", "event"))
         self._before: dict[str, float] = {}
+        self._places: set[tuple[str, str]] = set()
 
     def export(self, status: ServiceStatus) -> None:
         """Set gauges, and add to counters what came since the last call."""
-        self._lobby.set(status.lobby)
+        self._lobby.set(status.lobby, self._service)
         for kind in Kind:
-            self._waiting.set(status.waiting[kind], {"kind": kind})
-            self._wanted.set(status.wanted[kind], {"kind": kind})
+            self._waiting.set(status.waiting[kind], self._service | {"kind": kind})
+            self._wanted.set(status.wanted[kind], self._service | {"kind": kind})
             states = [worker.state for worker in status.workers if kind in worker.kinds]
-            for state in set(states):
-                self._workers.set(states.count(state), {"kind": kind, "state": state})
-        for worker in status.workers:
-            share = worker.busy_s / worker.age_s if worker.age_s > 0 else 0.0
-            self._busy.set(share, {"worker": worker.name, "place": worker.place})
+            for state in WorkerState:  # also those that nobody is in any more
+                self._workers.set(states.count(state), self._service | {"kind": kind, "state": state})
+        shares = {
+            (worker.name.partition(" #")[0], worker.place): worker.busy_s / worker.age_s if worker.age_s > 0 else 0.0
+            for worker in status.workers
+        }
+        for worker, place in self._places | shares.keys():
+            share = shares.get((worker, place), 0.0)  # nobody is there any more
+            self._busy.set(share, self._service | {"worker": worker, "place": place})
+        self._places |= shares.keys()
         for event, count in status.counters.items():
             more = count - self._before.get(event, 0.0)
             if more > 0:
-                self._events.inc(more, {"event": event})
+                self._events.inc(more, self._service | {"event": event})
         self._before = dict(status.counters)
 
 
@@ -47,16 +61,18 @@ class StatusBoard:
     """A detached actor that holds the last status of every service on the cluster."""
 
     def __init__(self) -> None:
-        self._statuses: dict[int, tuple[float, dict[str, Any]]] = {}
+        self._statuses: dict[str, tuple[float, dict[str, Any]]] = {}
 
-    def write(self, pid: int, at: float, status: dict[str, Any]) -> None:
-        """Put up a service's status, written at `at` by the driver's clock."""
-        self._statuses[pid] = (at, status)
+    def write(self, service: str, status: dict[str, Any]) -> None:
+        """Put up a service's status."""
+        self._statuses[service] = (time.monotonic(), status)
 
-    def remove(self, pid: int) -> None:
+    def remove(self, service: str) -> None:
         """Take a service's status down."""
-        self._statuses.pop(pid, None)
+        self._statuses.pop(service, None)
 
-    def read(self) -> dict[int, tuple[float, dict[str, Any]]]:
-        """Return all statuses, by process."""
-        return self._statuses
+    def read(self) -> dict[str, tuple[float, dict[str, Any]]]:
+        """Return how many seconds old each service's status is, and the status."""
+        now = time.monotonic()
+        self._statuses = {name: kept for name, kept in self._statuses.items() if now - kept[0] < FORGET_S}
+        return {name: (now - at, status) for name, (at, status) in self._statuses.items()}

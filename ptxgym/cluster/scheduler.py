@@ -28,6 +28,10 @@ LINGER_S = {Kind.BUILD: 2.0, Kind.EMULATE: 2.0, Kind.MEASURE: 60.0}
 """How long a step that nobody waits for any more may go on before its worker is ended."""
 
 
+NAMED = 3
+"""Roles that a message names where many are in the same trouble."""
+
+
 @dataclass(frozen=True)
 class Limits:
     """How much a service takes on."""
@@ -101,6 +105,12 @@ class Scheduler:
         if job is not None:
             self._leave(job, [asker for asker in job.askers if asker.ticket is ticket])
 
+    def enlist(self, roles: Sequence[Role]) -> None:
+        """Add roles to the fleet."""
+        if self._ended is None:
+            self._roles = (*self._roles, *roles)
+            self._crew.enlist(roles, self._clock())
+
     def advance(self) -> None:
         """Do what is due: deadlines, admissions, hires, probes, and steps for whoever is free."""
         now = self._clock()
@@ -147,12 +157,21 @@ class Scheduler:
             capacity=self._limits.capacity,
             workers=tuple(hand.status(now) for hand in self._crew.hands),
             wanted={kind: wanted[kind] for kind in Kind},
+            missing=self.troubles(),
             counters=dict(self.counters),
         )
 
-    def troubles(self) -> dict[str, str]:
+    def troubles(self) -> str:
         """Return why roles are vacant, where that is known."""
-        return self._crew.troubles()
+        said = []
+        for trouble, names in self._crew.troubles().items():
+            others = f" and {len(names) - NAMED} others" if len(names) > NAMED else ""
+            said.append(f"{', '.join(names[:NAMED])}{others}: {trouble}")
+        return "; ".join(said)
+
+    def hopeless(self) -> bool:
+        """Whether no worker has come up, nor is likely to soon."""
+        return self._crew.hopeless()
 
     # Askers
 
@@ -196,7 +215,7 @@ class Scheduler:
 
     def _why_late(self, job: Job, asker: Asker) -> str:
         doing = f"in step {job.kind} on {job.hand.worker.name}" if job.hand else f"waiting for step {job.kind}"
-        needed = "; ".join(f"{role}: {trouble}" for role, trouble in self.troubles().items())
+        needed = self.troubles()
         there = f"; workers are missing: {needed}" if needed and job.hand is None else ""
         return f"no verdict by the deadline; the evaluation was {doing}{there}. Nothing is said about the submission"
 
@@ -219,7 +238,9 @@ class Scheduler:
                 continue
             hand = job.hand
             self._drop(job)
-            self._crew.dismiss(hand, f"was ended: nobody waited any more for its step {job.kind}", now)
+            aboard = self._crew.dismiss(hand, f"was ended: nobody waited any more for its step {job.kind}", now)
+            if displaced := sum(other.work.key in self._jobs for other in aboard):
+                self.counters["displaced"] += displaced
 
     # Steps
 

@@ -7,7 +7,7 @@ import hashlib
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from ptxgym.cluster.jobs import Work
 from ptxgym.cluster.protocol import Kind, Request, ServiceStatus, Ticket
 from ptxgym.cluster.results import Results
 from ptxgym.cluster.scheduler import Limits
-from ptxgym.cluster.station import StationConfig, build_key
+from ptxgym.cluster.station import StationConfig, build_key, package_versions
 from ptxgym.cluster.wants import wanted
 from ptxgym.cluster.work import Role
 from ptxgym.device.cuda.gpu import Gpu
@@ -81,7 +81,7 @@ class EvaluationService(Evaluator):
             backend: `local` (processes on this machine), `ray` (actors of the cluster that `ray.init` finds), or one
                 of the caller's.
             device: Chooses the fleet where none is given: `auto`, `emulator` or `cuda`.
-            fleet: Workers of each kind; by default what uses the machine, or the cluster, well.
+            fleet: Workers of each kind; by default what uses the machine well, or the cluster, also nodes that join.
             tier: How GPUs measure: `rl`, `standard` or `publish`.
             secret: From which inputs and hidden shapes are drawn; by default that of `results`, else the run's.
             epoch: Evaluations of one epoch share their conditions.
@@ -107,6 +107,7 @@ class EvaluationService(Evaluator):
         self._tier = check_tier(tier)
         self._backend = _backend(backend)
         self.fleet = fleet if fleet is not None else self._backend.fleet(device)
+        self._follows = device if fleet is None and self._backend.ships else None
         if self._tier != "standard" and not any(self.fleet.gpus.values()):
             raise unmeasured_tier(self._tier, f"the fleet ({self.fleet}) has no GPU")
         self._backend.check(self.fleet)
@@ -272,9 +273,10 @@ class EvaluationService(Evaluator):
                     self.fleet.roles(),
                     self._service_limits,
                     self._results,
+                    backend,
                     _Hiring(backend, self._config),
-                    backend.publish,
-                    backend.name,
+                    package_versions(),
+                    None if self._follows is None else _Growing(backend, self.fleet, self._follows),
                 )
                 self._ending = weakref.finalize(self, _end, self._engine, backend)
             return self._engine
@@ -328,6 +330,18 @@ class _Hiring:
     def __call__(self, role: Role) -> Described:
         pinned = Kind.EMULATE in role.kinds
         return self.backend.hire(role, replace(self.config, arch=role.arch, slots=role.slots, pinned=pinned))
+
+
+@dataclass(frozen=True)
+class _Growing:
+    """Says what the fleet of a service would be by now, without holding it."""
+
+    backend: Backend
+    fleet: Fleet
+    device: str
+
+    def __call__(self) -> Sequence[Role]:
+        return self.fleet.grown(self.backend.fleet(self.device)).roles()
 
 
 def _backend(chosen: str | Backend) -> Backend:

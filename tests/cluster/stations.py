@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from ptxgym.cluster.protocol import Kind
-from ptxgym.cluster.station import Description, StationConfig
+from ptxgym.cluster.station import Description, StationConfig, package_versions
 from ptxgym.cluster.work import Built, Outcome, Step
 from ptxgym.device.cuda.gpu import Gpu
 from ptxgym.errors import InfrastructureError, UsageError
@@ -33,7 +33,8 @@ class Scripted:
         gpu = None
         if self._config.arch is not None:
             gpu = Gpu(f"GPU-{os.getpid()}", 0, "NVIDIA H200", (9, 0), 1 << 37, "580")
-        return Description(node, {"ptxgym": os.environ.get("PTXGYM_TEST_VERSION", "1")}, gpu)
+        versions = package_versions()
+        return Description(node, {**versions, "ptxgym": os.environ.get("PTXGYM_TEST_VERSION", versions["ptxgym"])}, gpu)
 
     def step(self, step: Step) -> Outcome:
         text = step.request.text

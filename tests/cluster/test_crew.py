@@ -2,8 +2,9 @@ import itertools
 
 import pytest
 
-from ptxgym.cluster.crew import HIRE_PAUSE_MOST_S, QUARANTINE_S, STRIKES
+from ptxgym.cluster.crew import HIRE_PAUSE_MOST_S, HOPELESS, QUARANTINE_S, STRIKES
 from ptxgym.cluster.protocol import Kind, WorkerState
+from ptxgym.cluster.work import Role
 from ptxgym.errors import DeadlineExceeded, InfrastructureError, UsageError
 from tests.cluster.fakes import BUILDER, CPU, GPU, Bench, one_worker, verdict
 
@@ -35,6 +36,49 @@ def test_workers_that_cannot_start_are_tried_again_ever_more_seldom():
     bench.wait(6)
     with pytest.raises(DeadlineExceeded, match="cpu 0: no room on the node"):
         late.result(0)
+
+
+def test_nobody_waits_for_workers_that_fail_to_start_again_and_again():
+    bench = Bench([CPU, BUILDER])
+    for _ in range(HOPELESS):
+        assert not bench.scheduler.hopeless()
+        while len(bench.hires) < 2:
+            bench.wait(0.5)
+        for role, hire in bench.hires:
+            hire.set_exception(InfrastructureError("no compiler" if role is CPU else "no room"))
+        bench.hires.clear()
+        bench.settle()
+    assert bench.scheduler.hopeless()
+    assert bench.scheduler.troubles() == "cpu 0: no compiler; build 0: no room"
+    assert bench.scheduler.status().missing == bench.scheduler.troubles()
+    while len(bench.hires) < 2:
+        bench.wait(0.5)
+    bench.staff()
+    assert not bench.scheduler.hopeless() and bench.scheduler.troubles() == ""
+
+
+def test_a_trouble_of_many_is_told_once():
+    roles = [Role(f"cpu {number}", CPU.kinds) for number in range(5)]
+    bench = Bench(roles)
+    for _, hire in bench.hires:
+        hire.set_exception(InfrastructureError("no compiler"))
+    bench.hires.clear()
+    bench.settle()
+    assert bench.scheduler.troubles() == "cpu 0, cpu 1, cpu 2 and 2 others: no compiler"
+
+
+def test_a_fleet_may_grow():
+    bench, worker = one_worker()
+    tickets = [bench.ask("a"), bench.ask("b")]
+    assert worker.texts == ["a"]
+    bench.scheduler.enlist([Role("cpu 1", CPU.kinds)])
+    bench.settle()
+    (fresh,) = bench.staff()
+    assert fresh.texts == ["b"] and bench.scheduler.status().wanted[Kind.BUILD] == 2
+    for each in (worker, fresh):
+        each.end(each.texts[0], verdict(each.texts[0]))
+    bench.settle()
+    assert all(ticket.done() for ticket in tickets)
 
 
 def test_a_role_that_can_never_be_filled_fails_what_needs_it():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,13 +31,13 @@ def cluster_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def cluster(cluster_log: Path) -> Iterator[Any]:
     """A head without CPUs for workers, two plain nodes, and one that says that it has an H200."""
-    from ray.cluster_utils import Cluster
+    from tests.cluster.clusters import add_node, new_cluster
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PTXGYM_TEST_LOG", str(cluster_log))
-        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+        made = new_cluster()
         for more in ({}, {}, {"num_gpus": 1, "resources": {"accelerator_type:H200": 1}}):
-            made.mortal = made.add_node(num_cpus=2, **more)
+            made.mortal = add_node(made, num_cpus=2, **more)
         ray.init(address=made.address, log_to_driver=False)
         yield made
         ray.shutdown()
@@ -92,6 +93,28 @@ def test_evaluations_go_to_the_nodes_and_the_status_shows_them(service, cluster_
         return [ServiceStatus.model_validate(one) for _, one in ray.get(board.read.remote()).values()]
 
     eventually(lambda: any(one.counters.get("evaluated") == 11 for one in shown()))
+    ray.kill(board, no_restart=False)  # as its node may be
+
+    def shown_again() -> bool:
+        with contextlib.suppress(ray.exceptions.RayError):
+            return any(one.counters.get("evaluated") == 11 for one in shown())
+        return False
+
+    eventually(shown_again)
+
+
+def test_two_services_share_a_cluster_and_one_that_finds_no_room_says_so(service, monkeypatch):
+    from ptxgym.cluster import ray_backend
+    from ptxgym.cluster.ray_metrics import BOARD, NAMESPACE
+
+    monkeypatch.setattr(ray_backend, "PLACE_LIMIT_S", 2.0)
+    eventually(lambda: len(service.status().workers) == 6)
+    with EvaluationService("ray", fleet=Fleet(cpu=2), secret="s", maker=MAKER) as other:
+        assert other.evaluate("// of another", "gemm").status is Status.OK
+        eventually(lambda: "all 6 CPU cores of the cluster are taken" in other.status().missing)
+        board = ray.get_actor(BOARD, namespace=NAMESPACE)
+        eventually(lambda: len(ray.get(board.read.remote())) == 2)
+    eventually(lambda: len(ray.get(board.read.remote())) == 1)
 
 
 def test_failures_are_those_of_one_machine(service):
@@ -115,7 +138,9 @@ def test_a_node_and_its_workers_may_end_meanwhile(service, cluster, cluster_log)
 
 
 def test_a_gpu_that_is_not_well_takes_nothing(service, cluster, cluster_log):
-    cluster.add_node(num_cpus=2, num_gpus=1, resources={"accelerator_type:H200": 1})
+    from tests.cluster.clusters import add_node
+
+    add_node(cluster, num_cpus=2, num_gpus=1, resources={"accelerator_type:H200": 1})
     assert service.evaluate("// measured again", "gemm").status is Status.OK  # after the end of its node
     (cluster_log / "unwell").touch()
     ticket = service.submit(Request(text="// infra once y", task="gemm"))

@@ -189,6 +189,28 @@ def test_a_wedged_step_is_ended_after_its_last_deadline_and_others_go_on():
     assert fresh.texts == ["other"] and not other.done()
 
 
+def test_others_aboard_a_worker_that_is_ended_begin_again_and_are_counted():
+    bench = Bench([BUILDER, GPU])
+    builder, gpu = bench.staff()
+    gpu.probes[0].set_result(None)
+    bench.settle()
+    wedged, other = bench.ask("a", last=Kind.MEASURE, deadline_s=10), bench.ask("b", last=Kind.MEASURE)
+    for text in ("a", "b"):
+        builder.end(text)
+        bench.settle()
+    assert gpu.texts == ["a", "b"]
+    bench.wait(10 + LINGER_S[Kind.MEASURE])
+    assert wedged.done() and gpu.killed and not other.done()
+    (fresh,) = bench.staff()
+    fresh.probes[0].set_result(None)
+    bench.settle()
+    fresh.end("b")
+    bench.settle()
+    assert other.result(0).message == "b"
+    counters = bench.counters
+    assert (counters["steps"], counters["displaced"], counters.get("retries", 0)) == (5, 1, 0)
+
+
 def test_who_asks_again_before_the_worker_is_ended_finds_the_work_going_on():
     bench, worker = one_worker()
     bench.ask("a", deadline_s=10)
