@@ -1,10 +1,15 @@
-"""How many evaluations a second can one scheduler hand out?
+"""How many evaluations a second can one driver hand out?
 
     python benchmarks/scheduler.py [--gpus 1 8 64 1000] [--rounds 40]
+    python benchmarks/scheduler.py --service local ray [--workers 2] [--evaluations 1000]
 
-Needs nothing but Python. Workers that answer at once, all together, as on a cluster where the scheduler is what
-everybody waits for: eight evaluations in work per GPU, and a builder for each. The rate is what one thread of Python
-decides; Ray's own cost of a call comes on top.
+Without `--service` the scheduler alone: workers that answer at once, all together, as on a cluster where the scheduler
+is what everybody waits for: eight evaluations in work per GPU, and a builder for each. The rate is what one thread of
+Python decides.
+
+With it the whole service, `ray` needs Ray: worker processes, or actors that hold one each, whose steps do nothing, and
+whose builds have the size of a real one. What counts is the driver's own CPU time per evaluation, two steps each: it
+says how many evaluations a second one driver can hand out, however many machines do them.
 """
 
 from __future__ import annotations
@@ -14,16 +19,22 @@ import sys
 import time
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Literal, cast
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from ptxgym.cluster import EvaluationService, Fleet
 from ptxgym.cluster.jobs import Asker, Work
 from ptxgym.cluster.protocol import Kind, Request, Ticket
-from ptxgym.cluster.work import Built
-from tests.cluster.fakes import Bench, Role, verdict
+from ptxgym.cluster.station import Description, Handover, StationConfig, package_versions
+from ptxgym.cluster.work import Built, Outcome, Role, Step
+from ptxgym.content import find
+from tests.cluster.fakes import Bench, verdict
 
 SLOTS = 8
 VERDICT = verdict("any")
+BUILD_BYTES = 320 << 10
+"""The median of builds on disk."""
 
 
 def rate(gpus: int, rounds: int) -> float:
@@ -72,12 +83,59 @@ def end(future: Future, measured: bool, text: str) -> None:  # type: ignore[type
     future.set_result(VERDICT if measured else Built(text))
 
 
+class Instant:
+    """A station whose steps do nothing."""
+
+    def __init__(self, config: StationConfig) -> None:
+        self._ship = config.ship
+
+    def describe(self) -> Description:
+        """Say where this is."""
+        return Description("here", package_versions())
+
+    def step(self, step: Step) -> Outcome:
+        """Answer."""
+        if step.kind is Kind.BUILD:
+            return Built(Handover(str(step.number), 0.0, {"build": bytes(BUILD_BYTES)} if self._ship else None))
+        return VERDICT
+
+    def probe(self) -> None:
+        """Be well."""
+
+
+def service_rate(backend: Literal["local", "ray"], workers: int, evaluations: int) -> tuple[float, float]:
+    """Return evaluations per second, and the driver's CPU seconds for each."""
+    text = (find("tasks")["gemm"].parent / "solutions" / "h100" / "oracle.cu").read_text(encoding="utf-8")
+    maker = f"benchmarks.scheduler:{Instant.__name__}"
+    with EvaluationService(backend, fleet=Fleet(cpu=workers), secret="s", capacity=64, maker=maker) as service:
+        service.evaluate(text, "gemm")
+        began, spent = time.perf_counter(), time.process_time()
+        tickets = [service.submit(Request(text=f"{text}// {number}", task="gemm")) for number in range(evaluations)]
+        for ticket in tickets:
+            ticket.result()
+        return evaluations / (time.perf_counter() - began), (time.process_time() - spent) / evaluations
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpus", type=int, nargs="+", default=[1, 8, 64, 1000])
     parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--service", nargs="+", choices=("local", "ray"), default=[])
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--evaluations", type=int, default=1000)
     chosen = parser.parse_args()
+    for backend in chosen.service:
+        if backend == "ray":
+            import ray
+
+            ray.init("local", num_cpus=chosen.workers, include_dashboard=False, log_to_driver=False)
+        kind = cast('Literal["local", "ray"]', backend)
+        a_second, driver_s = service_rate(kind, chosen.workers, chosen.evaluations)
+        cost = f"{1000 * driver_s:.2f} ms of the driver each: at most {1 / driver_s:.0f} a second"
+        print(f"{backend}, {chosen.workers} workers: {a_second:8.0f} evaluations/s, {cost}")
+    if chosen.service:
+        return
     for gpus in chosen.gpus:
         print(f"{gpus:5} GPUs: {rate(gpus, chosen.rounds):8.0f} evaluations/s")
 
