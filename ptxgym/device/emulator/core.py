@@ -56,8 +56,8 @@ class _Kernel(ctypes.Structure):
 class _Buffer(ctypes.Structure):
     _fields_ = [
         ("base", ctypes.c_uint64), ("size", ctypes.c_uint64), ("data", ctypes.c_void_p),
-        ("initialised", ctypes.c_void_p), ("name", ctypes.c_char_p), ("read_only", ctypes.c_uint32),
-        ("is_input", ctypes.c_uint32),
+        ("initialised", ctypes.c_void_p), ("stamps", ctypes.c_void_p), ("name", ctypes.c_char_p),
+        ("read_only", ctypes.c_uint32), ("is_input", ctypes.c_uint32),
     ]  # fmt: skip
 
 
@@ -66,7 +66,8 @@ class _Launch(ctypes.Structure):
         ("grid", ctypes.c_uint32 * 3), ("block", ctypes.c_uint32 * 3), ("dynamic_smem_bytes", ctypes.c_uint32),
         ("policy", ctypes.c_uint32), ("threads", ctypes.c_uint32), ("zero_target_results", ctypes.c_uint32),
         ("cluster", ctypes.c_uint32 * 3), ("explicit_cluster", ctypes.c_uint32),
-        ("registers", ctypes.c_uint32), ("only", ctypes.c_uint32),
+        ("registers", ctypes.c_uint32), ("cooperative", ctypes.c_uint32), ("programmatic", ctypes.c_uint32),
+        ("only", ctypes.c_uint32),
         ("seed", ctypes.c_uint64), ("budget", ctypes.c_uint64), ("resident", ctypes.c_uint64),
         ("max_findings", ctypes.c_uint64), ("buffers", ctypes.c_void_p), ("nbuffers", ctypes.c_int64),
         ("params", ctypes.c_void_p),
@@ -94,6 +95,8 @@ class PlacedBuffer:
     """[size], 1 where a byte has been written; None where everything is."""
     read_only: bool = False
     is_input: bool = False
+    stamps: Bytes | None = None
+    """[size], what launches that may overlap did with a byte (launch_control.cpp); None where none may."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,10 @@ class LaunchShape:
     """CTAs of a cluster along each axis, which divide the grid; None: the launch has no clusters."""
     registers: int = 0
     """Of each thread, the pool of `setmaxnreg`; 0: not known, and it has no effect."""
+    cooperative: bool = False
+    """Its CTAs are resident together and share a grid-wide barrier."""
+    programmatic: bool = False
+    """It may begin before the launch before it is over."""
     only_unit: int | None = None
     """The one CTA, or cluster, that runs; None: all."""
     max_findings: int = 200
@@ -224,6 +231,7 @@ class Program:
             values: tuple[Any, ...] = (buffer.address, buffer.data.size, buffer.data.ctypes.data, initialised, name)
             slot.base, slot.size, slot.data, slot.initialised, slot.name = values
             slot.read_only, slot.is_input = buffer.read_only, buffer.is_input
+            slot.stamps = None if buffer.stamps is None else buffer.stamps.ctypes.data
         block = np.zeros(self.decoded.param_bytes + 128, np.uint8)
         block[: len(params)] = np.frombuffer(params, np.uint8)
         count = len(self.decoded.inst)
@@ -232,6 +240,7 @@ class Program:
             (ctypes.c_uint32 * 3)(*shape.grid), (ctypes.c_uint32 * 3)(*shape.block), shape.dynamic_smem_bytes,
             POLICIES[shape.schedule], shape.threads, shape.zero_target_results,
             (ctypes.c_uint32 * 3)(*(shape.cluster or (1, 1, 1))), shape.cluster is not None, shape.registers,
+            shape.cooperative, shape.programmatic,
             0 if shape.only_unit is None else shape.only_unit + 1,
             shape.seed & 0xFFFFFFFFFFFFFFFF, shape.warp_instruction_budget, shape.resident_ctas, shape.max_findings,
             ctypes.addressof(placed), len(buffers), block.ctypes.data,

@@ -12,6 +12,7 @@ for the finding of hazards:
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -31,11 +32,27 @@ from ptxgym.device.emulator.ir import OP
 _D, _D2 = FIELD["d"], FIELD["d2"]
 _SOURCES = tuple(FIELD[name] for name in ("a", "b", "c", "e", "guard"))
 _OPERANDS = (_D, _D2, *_SOURCES)
-_DEFINING_VEC = frozenset(OP[name] for name in ("LD", "MOV_UNPACK", "LDMATRIX", "ATOM", "MMA", "TCGEN05_LD"))
+_DEFINING_VEC = frozenset(
+    OP[name]
+    for name in (
+        "LD",
+        "MOV_UNPACK",
+        "LDMATRIX",
+        "ATOM",
+        "MMA",
+        "TCGEN05_LD",
+        "CLC_FIRST_CTAID",
+        "WMMA_LOAD",
+        "WMMA_MMA",
+        "RESTORE",
+    )
+)
 _ASYNCHRONOUS = OP["WGMMA"]
-_REGISTERS_IN_VEC2 = frozenset(OP[name] for name in ("ATOM", "RED", "MMA", "WGMMA"))
-_BRX, _BRA = OP["BRX"], OP["BRA"]
+_REGISTERS_IN_VEC2 = frozenset(OP[name] for name in ("ATOM", "RED", "MMA", "WGMMA", "WMMA_MMA"))
+_BRX, _BRA, _CALL, _CALL_INDIRECT, _RET = (OP[name] for name in ("BRX", "BRA", "CALL", "CALL_INDIRECT", "RET"))
+_TARGETS_IN_VEC = frozenset({_BRX, _CALL_INDIRECT})
 _STOPS = frozenset(OP[name] for name in ("EXIT", "TRAP"))
+_JUMPS = frozenset({_BRX, _BRA, _CALL, _CALL_INDIRECT, _RET})
 _PLACE_BYTES = {1: 4, 2: 128, 4: 128, 8: 256, 16: 512}
 
 
@@ -67,7 +84,7 @@ class Block:
 def vector_registers(row: Row, pool: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
     """Registers in `vec` and in `vec2`; other pool values (branch targets, address offsets) are left out."""
     op = row[OP_AT]
-    first = pool[row[VEC_AT] : row[VEC_AT] + row[NVEC_AT]] if row[NVEC_AT] and op != _BRX else ()
+    first = pool[row[VEC_AT] : row[VEC_AT] + row[NVEC_AT]] if row[NVEC_AT] and op not in _TARGETS_IN_VEC else ()
     second = pool[row[VEC2_AT] : row[VEC2_AT] + row[NVEC2_AT]] if row[NVEC2_AT] and op in _REGISTERS_IN_VEC2 else ()
     return first, second
 
@@ -138,29 +155,49 @@ def _reads_and_writes(
 
 def flow(rows: Sequence[Row], pool: Sequence[int]) -> list[Block]:
     """Return the basic blocks in order, with the blocks that may follow each."""
+    returns = _returns(rows, pool)
     leaders = {0}
     for at, row in enumerate(rows):
         op = row[OP_AT]
-        if op in (_BRA, _BRX):
+        if op in _JUMPS:
             leaders.update(_targets(row, pool))
-        if op in (_BRA, _BRX) or op in _STOPS:
+        if op in _JUMPS or op in _STOPS:
             leaders.add(at + 1)
     ordered = sorted(leader for leader in leaders if leader < len(rows))
     blocks = [Block(first, following - 1) for first, following in zip(ordered, [*ordered[1:], len(rows)], strict=True)]
     for block in blocks:
         row = rows[block.last]
         op, falls = row[OP_AT], row[GUARD_AT] >= 0
-        targets = _targets(row, pool) if op in (_BRA, _BRX) else ()
-        if falls or (op not in (_BRA, _BRX) and op not in _STOPS):
+        targets = returns.get(block.last, ()) if op == _RET else _targets(row, pool) if op in _JUMPS else ()
+        if falls or (op not in _JUMPS and op not in _STOPS):
             targets = (*targets, block.last + 1)
         block.successors = tuple(target for target in targets if target < len(rows))
     return blocks
 
 
 def _targets(row: Row, pool: Sequence[int]) -> tuple[int, ...]:
-    if row[OP_AT] == _BRA:
+    op = row[OP_AT]
+    if op in (_BRA, _CALL):
         return (row[TARGET_AT],)
-    return tuple(pool[row[VEC_AT] : row[VEC_AT] + row[NVEC_AT]])
+    if op == _RET:
+        return ()
+    named = pool[row[VEC_AT] : row[VEC_AT] + row[NVEC_AT]]
+    return tuple(target for target in named if target or op == _BRX)
+
+
+def _returns(rows: Sequence[Row], pool: Sequence[int]) -> dict[int, tuple[int, ...]]:
+    """Return for every RET where its function may return to: behind the calls of the function that it ends."""
+    callers: dict[int, list[int]] = {}
+    for at, row in enumerate(rows):
+        if row[OP_AT] in (_CALL, _CALL_INDIRECT):
+            for target in _targets(row, pool):
+                callers.setdefault(target, []).append(at + 1)
+    starts = sorted(callers)
+    found = {}
+    for at, row in enumerate(rows):
+        if row[OP_AT] == _RET:  # functions lie one after the other
+            found[at] = tuple(callers[starts[bisect_right(starts, at) - 1]])
+    return found
 
 
 def _propagate(blocks: Sequence[Block]) -> None:
@@ -219,7 +256,10 @@ def relocate(rows: Sequence[Row], pool: list[int], allocation: Allocation) -> No
             if row[field] >= 0:
                 row[field] = places[row[field]]
         op = row[OP_AT]
-        for at, count, holds in ((VEC_AT, NVEC_AT, op != _BRX), (VEC2_AT, NVEC2_AT, op in _REGISTERS_IN_VEC2)):
+        for at, count, holds in (
+            (VEC_AT, NVEC_AT, op not in _TARGETS_IN_VEC),
+            (VEC2_AT, NVEC2_AT, op in _REGISTERS_IN_VEC2),
+        ):
             if holds:
                 for position in range(row[at], row[at] + row[count]):
                     if position not in moved:

@@ -24,12 +24,13 @@ from ptxgym.device.emulator.ir import BOOL, CMP, FLAG
 from ptxgym.device.emulator.ptx import Operand
 
 INTEGERS = ("u16", "u32", "u64", "s16", "s32", "s64")
+_HALVES = ("u16x2", "s16x2")
 _PACKED = ("f16x2", "bf16x2")
 
 
 def _shape(form: Form, kinds: str) -> tuple[Handler, ...]:
     """Handlers from a string such as `dabc` (all of the form's type)."""
-    kind = form["type"]
+    kind = "b32" if form["type"] in _HALVES else form["type"]
     return tuple(dest("d", kind) if letter == "d" else source(letter, kind) for letter in kinds)
 
 
@@ -64,6 +65,7 @@ def _integer_rules() -> None:
     for op, mnemonic in (("ADD", "add"), ("SUB", "sub")):
         rule(mnemonic, [types(*INTEGERS)], alu(op, "dab"), example="d, a, b")
         rule(mnemonic, [*word("sat"), types("s32")], alu(op, "dab", flags=FLAG["F_SAT"]), example="d, a, b")
+    rule("add", [types(*_HALVES)], alu("ADD", "dab"), example="d, a, b")
     rule("mul", [Slot("half", {"lo": {}, "hi": {}}), types(*INTEGERS)], _mul, example="d, a, b")
     rule("mul", [*word("wide"), types("u16", "u32", "s16", "s32")], _wide("MUL_WIDE", "ab"), example="d, a, b")
     rule("mad", [Slot("half", {"lo": {}, "hi": {}}), types(*INTEGERS)], _mad, example="d, a, b, c")
@@ -86,6 +88,8 @@ def _integer_rules() -> None:
     for op, mnemonic in (("MIN", "min"), ("MAX", "max")):
         rule(mnemonic, [types(*INTEGERS)], alu(op, "dab"), example="d, a, b")
         rule(mnemonic, [*word("relu"), types("s32")], alu(op, "dab", flags=FLAG["F_RELU"]), example="d, a, b")
+        rule(mnemonic, [types("u16x2")], alu(op, "dab"), example="d, a, b")
+        rule(mnemonic, [RELU, types("s16x2")], alu(op, "dab"), example="d, a, b")
     for op, mnemonic in (("DP4A", "dp4a"), ("DP2A", "dp2a")):
         halves = [] if op == "DP4A" else [Slot("half", {"lo": {}, "hi": {"flags": FLAG["F_HI"]}})]
         rule(
@@ -192,8 +196,15 @@ def _float_rules() -> None:
     xorsign = Slot("xorsign", {"xorsign": {"flags": FLAG["F_XORSIGN"]}})
     absolute = Slot("abs", {"abs": {"flags": FLAG["F_ABS"]}})
     for op, mnemonic in (("MIN", "min"), ("MAX", "max")):
+        rule(mnemonic, [FTZ, nan, types("f32")], _extreme(op), note="of three numbers: sm_100", example="d, a, b")
+        rule(mnemonic, [FTZ, nan, types("f16", "f16x2")], alu(op, "dab"), example="d, a, b")
+        rule(
+            mnemonic,
+            [FTZ, nan, xorsign, absolute, types("f32", "f16", "f16x2")],
+            alu(op, "dab"),
+            example="d, a, b",
+        )
         for extra in ([], [xorsign, absolute]):
-            rule(mnemonic, [FTZ, nan, *extra, types("f32", "f16", "f16x2")], alu(op, "dab"), example="d, a, b")
             rule(mnemonic, [nan, *extra, types("bf16", "bf16x2")], alu(op, "dab"), example="d, a, b")
         rule(mnemonic, [types("f64")], alu(op, "dab"), example="d, a, b")
     for op, mnemonic in (("RCP", "rcp"), ("SQRT", "sqrt")):
@@ -223,6 +234,11 @@ def _float_rules() -> None:
         lambda form: make("TESTP", form, (dest("d", "pred"), source("a", form["type"]))),
         example="p, a",
     )
+
+
+def _extreme(op: str) -> Builder:
+    """The least or greatest of two numbers, or of three."""
+    return lambda form: make(op, form, _shape(form, "dab"), _shape(form, "dabc"))
 
 
 def _must(text: str) -> list[Slot]:

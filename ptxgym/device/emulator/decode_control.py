@@ -85,7 +85,13 @@ def _control_rules() -> None:
         lambda f: make("NANOSLEEP", f, (source("a", "u32"),), family="control"),
         example="a",
     )
-    rule("call", [uni], _call, note="vprintf and __assertfail only", example="(retval), vprintf, (format, arguments)")
+    rule(
+        "call",
+        [uni],
+        _call,
+        note="functions of the module, also by their addresses; vprintf, __assertfail",
+        example="(retval), function, (param0, param1)",
+    )
     rule("pmevent", [optional("mask", "mask")], nop("NOP_PMEVENT", (checked_value,)), example="1")
 
 
@@ -102,11 +108,8 @@ _DEVICE_CALLS = {
     "cudaGetParameterBufferV2": ("emulator.device_launch", _LAUNCH),
 }
 """Device functions that have a refusal of their own: (code, what to do)."""
-_NOT_INLINED = (
-    "emulator.device_call",
-    "only inlined functions are emulated; declare it __forceinline__ and avoid recursion",
-)
-_INDIRECT = "an indirect call: function pointers and virtual functions are not emulated; call the function by its name"
+_UNDEFINED = ("emulator.device_call", "this module does not define it; one file must hold all that it calls")
+_INDIRECT = "a call that names neither a function nor a 64-bit register that holds its address"
 
 
 def _call(form: Form) -> Template:
@@ -134,7 +137,7 @@ def _call(form: Form) -> Template:
             row[VEC_AT], row[NVEC_AT] = len(context.pool), 5
             context.pool += [offset for offset, _ in places]
         else:
-            code, advice = _DEVICE_CALLS.get(callee.text, _NOT_INLINED)
+            code, advice = _DEVICE_CALLS.get(callee.text, _UNDEFINED)
             raise RefusedOperand(f"call of device function {callee.text}: {advice}", code)
 
     return make("NOP", form, custom=custom, family="call", features=FEATURE["FEAT_PRINTF"])
@@ -331,8 +334,6 @@ def _hint_rules() -> None:
         lambda form: make("SETMAXNREG", form, (literal(24, 256, name="register count"),), family="hint"),
         example="232",
     )
-    rule("griddepcontrol", [Slot("action", {"launch_dependents": {}, "wait": {}})], nop("NOP_GRIDDEPCONTROL", ()),
-         note="launches of one plan run one after the other")  # fmt: skip
 
 
 _control_rules()

@@ -173,7 +173,8 @@ T_CODE: Mapping[str, int] = {
     "b128": TYPE["T_B128"],
     **{name: TYPE["T_" + name.upper()] for name in (
         "u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "f16", "f16x2", "bf16", "bf16x2", "f32", "f32x2",
-        "f64", "tf32", "e4m3", "e5m2", "e4m3x2", "e5m2x2")},
+        "f64", "tf32", "e4m3", "e5m2", "e4m3x2", "e5m2x2", "e2m1x2", "e2m3x2", "e3m2x2", "ue8m0x2", "u16x2",
+        "s16x2", "u4", "s4", "b1")},
 }  # fmt: skip
 """PTX type name → `enum Type`."""
 

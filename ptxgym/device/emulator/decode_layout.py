@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ptxgym.device.emulator.decode_calls import Linked, function_handles, link, memory_parameters
 from ptxgym.device.emulator.decode_grammar import NotEmulated
 from ptxgym.device.emulator.decode_operands import Context
 from ptxgym.device.emulator.ir import SMEM_BASE, ModuleSymbol, Parameter, SharedSymbol, SymbolRelocation
@@ -41,15 +42,17 @@ def dimensions(values: tuple[int, ...] | None) -> tuple[int, int, int] | None:
     return x, y, z
 
 
-def lay_out(function: Function) -> Layout:
-    """Place the variables of `function`: those it declares, and the module's shared variables that it names.
+def lay_out(function: Function, linked: Linked | None = None) -> Layout:
+    """Place the variables of `function` and of those that it may call: what they declare, and the module's shared
+    variables that they name.
 
     Static shared variables come first, in the order of their declaration; every dynamic (`.extern`) array begins where
     they end, rounded up to the largest alignment that a dynamic array asks for.
     """
+    linked = linked or link(function)
     parameters, param_bytes = _parameters(function)
-    declared = function.body.variables
-    named = _named_shared(function)
+    declared = [variable for each in linked.functions for variable in each.body.variables]
+    named = {variable for each in linked.functions for variable in _named_shared(each)}
     shared = [v for v in function.module.variables.values() if v in named] + [
         v for v in declared if v.space == "shared"
     ]
@@ -78,10 +81,15 @@ def lay_out(function: Function) -> Layout:
             local_bytes += variable.size_bytes
     _bounded("param", param_bytes)
     _bounded("shared", offset)
-    _bounded("local", local_bytes)
     module_variables = frozenset(v for v in function.module.variables.values() if v.space in ("global", "const"))
     offsets = {v: p.offset for v, p in zip(function.params, parameters, strict=True)}
     context = Context(offsets, addresses, module_variables)
+    context.functions = linked.handles
+    for variable in memory_parameters(linked):
+        local_bytes = align_up(local_bytes, variable.align)
+        context.call_memory[variable] = local_bytes
+        local_bytes += variable.size_bytes
+    _bounded("local", local_bytes)
     return Layout(context, parameters, param_bytes, offset, align_up(local_bytes, 16), symbols)
 
 
@@ -133,12 +141,17 @@ def module_symbols(module: Module) -> dict[str, ModuleSymbol]:
     symbols = {}
     for space in ("global", "const"):
         _bounded(space, sum(v.size_bytes for v in module.variables.values() if v.space == space and not v.extern))
+    handles = function_handles(module)
     for variable in module.variables.values():
         if variable.space not in ("global", "const") or variable.extern:
             continue
         initial = variable.initial or bytes(variable.size_bytes)
         references = () if variable.unsupported else variable.references  # no kernel that decodes uses the unsupported
-        relocations = tuple(SymbolRelocation(*reference) for reference in references)
+        for offset, name, addend in references:
+            if name in handles:
+                value = (handles[name] + addend).to_bytes(8, "little")
+                initial = initial[:offset] + value + initial[offset + 8 :]
+        relocations = tuple(SymbolRelocation(*reference) for reference in references if reference.symbol not in handles)
         symbols[variable.name] = ModuleSymbol(
             variable.name, variable.space, variable.size_bytes, variable.align, initial, relocations
         )

@@ -12,6 +12,7 @@ from ptxgym.device.emulator.decode_grammar import (
     Row,
     Slot,
     Template,
+    choice,
     flag,
     make,
     rule,
@@ -30,7 +31,7 @@ from ptxgym.device.emulator.decode_operands import (
     vector_dest,
     vector_source,
 )
-from ptxgym.device.emulator.ir import FEATURE, FLAG, MMA_SHAPE
+from ptxgym.device.emulator.ir import ATOM, FEATURE, FLAG, MMA_SHAPE
 from ptxgym.device.emulator.ptx import Integer, Operand, Vector
 
 _ALIGNED, _SHARED = FLAG["F_ALIGNED"], FEATURE["FEAT_SHARED"]
@@ -70,7 +71,14 @@ def _stmatrix(form: Form) -> Template:
 _FLOAT_SHAPES = {"m16n8k8": (2, 1), "m16n8k16": (4, 2)}
 _TF32_SHAPES = {"m16n8k4": (2, 1), "m16n8k8": (4, 2)}
 _BYTE_SHAPES = {"m8n8k16": (1, 1), "m16n8k16": (2, 1), "m16n8k32": (4, 2)}
+_BYTE_FLOAT_SHAPES = {"m16n8k16": (2, 1), "m16n8k32": (4, 2)}
+_NIBBLE_SHAPES = {"m8n8k32": (1, 1), "m16n8k32": (2, 1), "m16n8k64": (4, 2)}
+_BIT_SHAPES = {"m8n8k128": (1, 1), "m16n8k128": (2, 1), "m16n8k256": (4, 2)}
+_DOUBLE_SHAPES = {"m8n8k4": (1, 1), "m16n8k4": (2, 1), "m16n8k8": (4, 2), "m16n8k16": (8, 4)}
 """Shape → registers of A and of B per thread."""
+_EIGHT_BITS = ("e4m3", "e5m2")
+_MIXED = ("u8", "s8", "u4", "s4", *_EIGHT_BITS)
+"""Types of A beside which B may have another one."""
 
 
 def _extents(shape: str) -> tuple[int, int, int]:
@@ -82,20 +90,21 @@ def _extents(shape: str) -> tuple[int, int, int]:
 def _mma(shapes: dict[str, tuple[int, int]]) -> Builder:
     def build(form: Form) -> Template | None:
         kind, shape = form["type"], form["shape"]
-        if form["ctype"] != kind or (form["stype"] not in ("u8", "s8") and form["btype"] != form["stype"]):
+        if form["ctype"] != kind or (form["stype"] not in _MIXED and form["btype"] != form["stype"]):
             return None
         m, n, k = _extents(shape)
         per_thread = m * n // 32
         accumulators = per_thread // 2 if kind == "f16" else per_thread
         count_a, count_b = shapes[shape]
         register = "b32" if kind == "f16" else kind
+        factor = "f64" if kind == "f64" else "b32"
         handlers = (
             vector_dest(accumulators, register),
-            vector_source(count_a, "b32", second=True),
-            vector_source(count_b, "b32", second=True),
+            vector_source(count_a, factor, second=True),
+            vector_source(count_b, factor, second=True),
             vector_source(accumulators, register, second=True),
         )
-        signed = FLAG["F_B_SIGNED"] if form["btype"] == "s8" else 0
+        signed = FLAG["F_B_SIGNED"] if form["btype"] in ("s8", "s4", "e5m2") else 0
         return make(
             "MMA",
             form,
@@ -130,11 +139,20 @@ def _mma_rules() -> None:
     rule("mma", slots(_TF32_SHAPES, ("f32",), ("tf32",)), _mma(_TF32_SHAPES), example=example)
     satfinite = flag("satfinite", "F_SAT")
     rule("mma", slots(_BYTE_SHAPES, ("s32",), ("u8", "s8"), satfinite), _mma(_BYTE_SHAPES), example=example)
+    rule("mma", slots(_NIBBLE_SHAPES, ("s32",), ("u4", "s4"), satfinite), _mma(_NIBBLE_SHAPES), example=example)
+    rule(
+        "mma", slots(_BYTE_FLOAT_SHAPES, ("f32", "f16"), _EIGHT_BITS), _mma(_BYTE_FLOAT_SHAPES), example=example,
+        note="summed as wgmma sums elements of 8 bits",
+    )  # fmt: skip
+    doubles = "{d0, d1}, {a0}, {b0}, {c0, c1}"
+    rule("mma", slots(_DOUBLE_SHAPES, ("f64",), ("f64",)), _mma(_DOUBLE_SHAPES), example=doubles)
+    for how, mods in (("and", ATOM["A_AND"]), ("xor", ATOM["A_XOR"])):
+        bits = [choice("how", "mods", {how: mods}), *word("popc")]
+        rule("mma", slots(_BIT_SHAPES, ("s32",), ("b1",), *bits), _mma(_BIT_SHAPES), example=example)
 
 
 # ---- wgmma
 
-_EIGHT_BITS = ("e4m3", "e5m2")
 _TARGET = FEATURE["FEAT_TARGET"] | FEATURE["FEAT_ASYNC"] | _SHARED
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ptxgym.device.emulator.decode_grammar import (
     FIELD,
+    IMM_AT,
     MODS_AT,
     NVEC_AT,
     OP_AT,
@@ -195,7 +196,7 @@ def _st(form: Form) -> Template | None:
     return make("ST", form, shape, family="st", features=features_of(form), stype=0)
 
 
-# ---- parameters of calls live in hidden registers
+# ---- parameters of calls: of built-in functions in hidden registers, of others in local memory
 
 
 def call_parameter(context: Context, operand: Operand) -> tuple[int, int] | None:
@@ -206,12 +207,30 @@ def call_parameter(context: Context, operand: Operand) -> tuple[int, int] | None
     if variable.space != "param" or variable in context.params:
         return None
     if operand.offset or operand.base.offset or operand.extra or variable.is_array:
-        raise RefusedOperand(f"parts of `{variable.name}`: calls that pass structures are not emulated")
+        raise RefusedOperand(f"parts of `{variable.name}`, a parameter of a built-in function")
     width = max(TYPE_BYTES[variable.type], 2)
     offset = context.call_params.get(variable)
     if offset is None:
         offset = context.call_params[variable] = context.allocate(width)
     return offset, width
+
+
+def _enter_call_memory(context: Context, row: Row, operand: Operand) -> bool:
+    """Enter `[param + offset]` of a function or of its call as a local address; False for any other operand."""
+    if not isinstance(operand, Memory) or not isinstance(operand.base, Symbol) or operand.extra:
+        return False
+    place = context.call_memory.get(operand.base.variable)
+    if place is None:
+        return False
+    variable, offset = operand.base.variable, operand.base.offset + operand.offset
+    if not 0 <= offset < variable.size_bytes:
+        raise RefusedOperand(f"byte {offset} of `{variable.name}`, which has {variable.size_bytes}")
+    row[MODS_AT] = (row[MODS_AT] & ~(15 << 4)) | SPACE_MODS["local"]
+    row[IMM_AT] = place + offset
+    return True
+
+
+# The value of `[param]` comes from the kernel's parameter block, local memory or a hidden register.
 
 
 def _load_parameter(shape: tuple[Handler, ...]) -> Custom:
@@ -220,6 +239,9 @@ def _load_parameter(shape: tuple[Handler, ...]) -> Custom:
     def custom(context: Context, row: Row, operands: tuple[Operand, ...]) -> None:
         if len(operands) != 2:
             raise RefusedOperand(f"{len(operands)} operands, ld.param has 2")
+        if _enter_call_memory(context, row, operands[1]):
+            shape[0](context, row, operands[0])
+            return
         place = call_parameter(context, operands[1])
         if place is None:
             for handler, operand in zip(shape, operands, strict=True):
@@ -242,6 +264,10 @@ def _load_parameter(shape: tuple[Handler, ...]) -> Custom:
 
 def _store_parameter(kind: str, count: int) -> Custom:
     def custom(context: Context, row: Row, operands: tuple[Operand, ...]) -> None:
+        if len(operands) == 2 and _enter_call_memory(context, row, operands[0]):
+            row[OP_AT] = OP["ST"]
+            _stored(kind, count)(context, row, operands[1])
+            return
         place = call_parameter(context, operands[0]) if len(operands) == 2 and count == 1 else None
         if place is None:
             raise RefusedOperand("a store to a parameter that belongs to no call")

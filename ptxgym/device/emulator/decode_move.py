@@ -33,7 +33,7 @@ from ptxgym.device.emulator.decode_operands import (
     source,
 )
 from ptxgym.device.emulator.ir import FLAG, OP, SPACE, TYPE
-from ptxgym.device.emulator.ptx import TYPE_BYTES, Name, Operand, Register, Sink, Special, Vector
+from ptxgym.device.emulator.ptx import BYTE_TYPES, TYPE_BYTES, Name, Operand, Register, Sink, Special, Vector
 
 _MOV_TYPES = (
     "pred", "b16", "b32", "b64", "b128", "u16", "u32", "u64", "s16", "s32", "s64", "f16", "bf16", "f16x2", "bf16x2",
@@ -74,9 +74,10 @@ def _mov(form: Form) -> Template:
         elif isinstance(origin, Special) and kind == "pred":
             row[FIELD["a"]] = context.special(origin.name, 1)
         elif isinstance(origin, Name):
-            raise RefusedOperand(
-                f"the address of `{origin.text}`: function pointers and undeclared names are not emulated"
-            )
+            handle = context.functions.get(origin.text)
+            if handle is None or width != 8:
+                raise RefusedOperand(f"the address of `{origin.text}`, which this module does not define")
+            row[FIELD["a"]] = context.constant(handle, 8)
         else:
             take_source(context, row, origin)
 
@@ -86,7 +87,7 @@ def _mov(form: Form) -> Template:
 def _pack(context: Context, row: Row, vector: Vector, width: int, *, sinks: bool) -> None:
     """Enter the elements of a packing or unpacking move."""
     count = len(vector.elements)
-    if count not in (2, 4) or width % count or width // count not in (2, 4, 8):
+    if count not in (2, 4) or width % count or width // count not in (1, 2, 4, 8):
         raise RefusedOperand(f"a {8 * width}-bit value as {count} elements")
     kind = _UNSIGNED_OF_BYTES[width // count]
     found = []
@@ -95,8 +96,10 @@ def _pack(context: Context, row: Row, vector: Vector, width: int, *, sinks: bool
             found.append(-1)
         elif sinks and not isinstance(element, Register):
             raise RefusedOperand(f"{describe(element)} among the destinations")
+        elif isinstance(element, Register) and (element.type in BYTE_TYPES) != (kind == "b8"):
+            raise RefusedOperand(f"{describe(element)} is .{element.type}, the operand wants {8 * width // count} bits")
         else:
-            found.append(context.value(element, kind))
+            found.append(context.value(element, "b16" if kind == "b8" else kind))
     row[STYPE_AT] = T_CODE[kind]
     row[VEC_AT], row[NVEC_AT] = len(context.pool), count
     context.pool += found
@@ -107,6 +110,7 @@ def _pack(context: Context, row: Row, vector: Vector, width: int, *, sinks: bool
 _INTEGERS = ("u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64")
 _IEEE = ("rn", "rz", "rm", "rp")
 _INTEGRAL = ("rni", "rzi", "rmi", "rpi")
+_NEWER = "sm_100a"
 
 
 def _wide_enough(field: str, kind: str) -> Handler:
@@ -155,14 +159,32 @@ def _cvt(form: Form) -> Template:
 
 def _cvt_exact(form: Form) -> Template:
     """Conversions whose registers have exactly the width of their types."""
-    kind = {"e4m3x2": "b16", "e5m2x2": "b16"}
-    shape = (dest("d", kind.get(form["type"], form["type"])), source("a", kind.get(form["stype"], form["stype"])))
+    shape = (
+        _exactly(dest("d", _register_of(form["type"])), form["type"]),
+        _exactly(source("a", _register_of(form["stype"])), form["stype"]),
+    )
     return make("CVT", form, shape, family="cvt")
 
 
 def _cvt_pack(form: Form) -> Template:
-    kind = {"e4m3x2": "b16", "e5m2x2": "b16"}.get(form["type"], form["type"])
-    return make("CVT_PACK", form, (dest("d", kind), source("a", "f32"), source("b", "f32")), family="cvt")
+    target = _exactly(dest("d", _register_of(form["type"])), form["type"])
+    return make("CVT_PACK", form, (target, source("a", "f32"), source("b", "f32")), family="cvt")
+
+
+def _register_of(kind: str) -> str:
+    """Type of the register that holds a packed value."""
+    return "b16" if TYPE_BYTES[kind] <= 2 else kind
+
+
+def _exactly(take: Handler, kind: str) -> Handler:
+    """The operand of a packed type: an 8-bit register for two numbers of four bits, and for nothing else."""
+
+    def handler(context: Context, row: Row, operand: Operand) -> None:
+        if isinstance(operand, Register) and (operand.type in BYTE_TYPES) != (kind == "e2m1x2"):
+            raise RefusedOperand(f"`{operand.name}` is .{operand.type}, .{kind} has {8 * TYPE_BYTES[kind]} bits")
+        take(context, row, operand)
+
+    return handler
 
 
 def _conversion_rules() -> None:
@@ -211,6 +233,13 @@ def _conversion_rules() -> None:
     rule("cvt", [even, must, relu, eight, st("f32")], _cvt_pack, example="d, a, b")
     rule("cvt", [even, must, relu, eight, st("f16x2")], _cvt_exact, example="d, a")
     rule("cvt", [even, relu, types("f16x2"), st("e4m3x2", "e5m2x2")], _cvt_exact, example="d, a")
+    small = ("e2m1x2", "e2m3x2", "e3m2x2")
+    rule("cvt", [even, must, relu, types(*small), st("f32")], _cvt_pack, note=_NEWER, example="d, a, b")
+    rule("cvt", [even, relu, types("f16x2"), st(*small)], _cvt_exact, note=_NEWER, example="d, a")
+    upwards = rounding("rz", "rp", required=True)
+    rule("cvt", [upwards, satfinite, types("ue8m0x2"), st("f32")], _cvt_pack, note=_NEWER, example="d, a, b")
+    rule("cvt", [upwards, satfinite, types("ue8m0x2"), st("bf16x2")], _cvt_exact, note=_NEWER, example="d, a")
+    rule("cvt", [even, types("bf16x2"), st("ue8m0x2")], _cvt_exact, note=_NEWER, example="d, a")
 
 
 def _relu() -> list[Slot]:

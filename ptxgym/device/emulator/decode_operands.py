@@ -57,6 +57,8 @@ FIXED_SREGS: Mapping[str, tuple[int, int]] = {
     "%aggr_smem_size": (SREG["SR_AGGR_SMEM"], 4),
     "%gridid": (SREG["SR_GRIDID"], 8),
     "%is_explicit_cluster": (SREG["SR_IS_EXPLICIT_CLUSTER"], 1),
+    "%envreg1": (SREG["SR_ENVREG1"], 4),
+    "%envreg2": (SREG["SR_ENVREG2"], 4),
 }
 """Special registers that do not change while a kernel runs: (`enum Sreg`, bytes). PTX ISA 10."""
 CHANGING_SREGS: Mapping[str, tuple[int, int]] = {
@@ -65,7 +67,7 @@ CHANGING_SREGS: Mapping[str, tuple[int, int]] = {
     "%globaltimer_hi": (SREG["SR_GLOBALTIMER_HI"], 4),
 }  # fmt: skip
 _SREG_REASONS = {
-    "%envreg": "environment registers belong to grid-wide synchronisation (cooperative groups), which is not emulated",
+    "%envreg": "of the environment registers, 1 and 2 are known: the address of the grid-wide barrier's memory",
     "%pm": "performance monitor registers have no value here",
 }
 
@@ -92,6 +94,11 @@ class Context:
         self.shared_bases: dict[int, Variable] = {}
         """Constant → the shared variable whose address (plus an addend) it holds."""
         self.call_params: dict[Variable, int] = {}
+        """Parameter of a built-in function → hidden register."""
+        self.call_memory: dict[Variable, int] = {}
+        """Parameter or result of any other function → local address."""
+        self.functions: Mapping[str, int] = {}
+        """Function → its address."""
         self.names: dict[int, str] = {}
         self.widths: dict[int, int] = {}
         """Register-file offset → bytes per lane; 1: a predicate."""
@@ -122,8 +129,6 @@ class Context:
         """Offset of a declared register."""
         offset = self.slots.get(register)
         if offset is None:
-            if register.width == 1 and register.type != "pred":
-                raise RefusedOperand(f"`{register.name}` is an 8-bit register; use a 16-bit one")
             offset = self.slots[register] = self.allocate(register.width)
             self.names[offset] = register.name
         return offset

@@ -7,12 +7,9 @@ from collections.abc import Callable, Sequence
 from ptxgym.device.emulator.decode_grammar import RULES
 
 _BLACKWELL = "this instruction belongs to sm_100 and is not emulated"
-_TENSORMAP = "tensor maps that are rewritten on the device are not emulated; encode them on the host"
 
 _OPCODES = {
-    "clusterlaunchcontrol": _BLACKWELL,
-    "tensormap": _TENSORMAP,
-    "wmma": "wmma is not emulated; use mma.sync or wgmma.mma_async",
+    "wmma": "emulated: fragments of f16, bf16, tf32, f64, u8 and s8 in the shapes of the ISA; use mma.sync for others",
     "alloca": "alloca is not emulated; use a local array of constant size",
     "stacksave": "a dynamic stack is not emulated; use a local array of constant size",
     "stackrestore": "a dynamic stack is not emulated; use a local array of constant size",
@@ -43,8 +40,8 @@ _CASES: tuple[tuple[str, Test, str], ...] = (
     ("ldmatrix", lambda m: True, "only .m8n8 with .b16 elements is emulated"),
     ("stmatrix", lambda m: True, "only .m8n8 with .b16 elements is emulated"),
     ("mma", lambda m: any(x.startswith("sp") for x in m), "sparse matrix instructions are not emulated"),
-    ("mma", lambda m: True, "emulated shapes: m16n8k8 and m16n8k16 (f16, bf16), m16n8k4 and m16n8k8 (tf32), "
-     "m8n8k16, m16n8k16 and m16n8k32 (s8, u8)"),
+    ("mma", lambda m: True, "emulated: every dense shape of the ISA but m8n8k4 of f16; not the kinds of sm_120 "
+     "(kind::f8f6f4, block scaling)"),
     ("wgmma", lambda m: any(x.startswith("sp") for x in m), "sparse matrix instructions are not emulated"),
     ("wgmma", lambda m: "mma_async" in m,
      "emulated: m64nNk16 with f16 or bf16, m64nNk32 with e4m3 or e5m2, m64nNk8 with tf32 operands; accumulators f32 "

@@ -21,8 +21,23 @@ from ptxgym.device.emulator.ptx import Variable
 
 _SOURCES = tuple(FIELD[name] for name in ("a", "b", "c", "e"))
 _A, _B, _C, _D, _D2 = (FIELD[name] for name in ("a", "b", "c", "d", "d2"))
-_DEFINING_VEC = frozenset(OP[name] for name in ("LD", "MOV_UNPACK", "LDMATRIX", "ATOM", "MMA", "WGMMA", "TCGEN05_LD"))
-_MOVES = frozenset(OP[name] for name in ("MOV", "MOV_PACK", "MOV_UNPACK"))
+_DEFINING_VEC = frozenset(
+    OP[name]
+    for name in (
+        "LD",
+        "MOV_UNPACK",
+        "LDMATRIX",
+        "ATOM",
+        "MMA",
+        "WGMMA",
+        "TCGEN05_LD",
+        "CLC_FIRST_CTAID",
+        "WMMA_LOAD",
+        "WMMA_MMA",
+        "RESTORE",
+    )
+)
+_MOVES = frozenset(OP[name] for name in ("MOV", "MOV_PACK", "MOV_UNPACK", "SAVE"))
 _PASS_ON = frozenset(OP[name] for name in ("MOV", "CVT", "CVTA", "ADD", "AND", "OR", "XOR", "LOP3", "BFI", "SELP"))
 """Whose result is an address in the same array as that of every operand that is one."""
 _LAST_ONLY = frozenset(OP[name] for name in ("MAD_LO", "MAD_WIDE", "MAD24"))

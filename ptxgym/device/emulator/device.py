@@ -144,13 +144,6 @@ def _refusal(plan: LaunchPlan) -> Failure | None:
         message = name_functions(normalize_names(f"The emulator does not execute {what}."))
         return Failure(stage=Stage.EXECUTE, status=Status.NOT_EMULATED, code=code, message=message)
 
-    for launch in plan.launches:
-        if launch.cooperative:
-            asked = (
-                f"cooperative launches (launch of {launch.kernel}), as a GPU does; end the kernel where its CTAs wait "
-                "for each other, and launch another for the rest"
-            )
-            return refuse("emulator.cooperative", asked)
     for tensor_map in plan.tensor_maps:
         if (what := unsupported(tensor_map)) is not None:
             return refuse("emulator.tensor_map", what)
@@ -183,6 +176,8 @@ def _job(build: Build, plan: LaunchPlan, options: RunOptions) -> Job:
     layout = _arena_layout(plan)
     blobs: list[bytes] = []
 
+    early = overlapping(plan)
+
     def patched(blob: Blob) -> int:
         data = bytearray(blob.raw)
         for ref in blob.refs:
@@ -202,7 +197,8 @@ def _job(build: Build, plan: LaunchPlan, options: RunOptions) -> Job:
                 "kind": "launch", "kernel": operation.kernel, "grid": operation.grid, "block": operation.block,
                 "dynamic_smem_bytes": operation.dynamic_smem_bytes, "params": [patched(p) for p in operation.params],
                 "resident_ctas": _resident_ctas(build, operation), "cluster": operation.cluster,
-                "registers": _registers(build, operation.kernel),
+                "registers": _registers(build, operation.kernel), "cooperative": operation.cooperative,
+                "programmatic": any(operation is launch for launch in early),
             }  # fmt: skip
         target = (operation.target.buffer, operation.target.offset)
         moved: dict[str, Any] = {"kind": operation.kind, "target": target}
@@ -264,6 +260,19 @@ def _sampled(build: Build, plan: LaunchPlan, answer: Mapping[str, Any], blobs: l
         for name, offsets, data in zip(outputs, pairs[0::2], pairs[1::2], strict=False)
     }
     return Sample(tuple(launches), written)
+
+
+def overlapping(plan: LaunchPlan) -> tuple[Launch, ...]:
+    """Return the launches that may begin before the launch before them is over (programmatic dependent launch).
+
+    Only what directly follows a launch in its own stream, and waits for no other stream, may do so.
+    """
+    found = []
+    for before, operation in zip(plan.operations, plan.operations[1:], strict=False):
+        both = isinstance(before, Launch) and isinstance(operation, Launch)
+        if both and operation.programmatic and before.stream == operation.stream and not operation.after:
+            found.append(operation)
+    return tuple(found)
 
 
 def _registers(build: Build, kernel: str) -> int:

@@ -67,6 +67,9 @@ SREG: Mapping[str, int] = _ENUMS["Sreg"]
 MMA_SHAPE: Mapping[str, int] = _ENUMS["MmaShape"]
 TMEM_SHAPE: Mapping[str, int] = _ENUMS["TmemShape"]
 TMEM_COPY: Mapping[str, int] = _ENUMS["TmemCopy"]
+MAP_FIELD: Mapping[str, int] = _ENUMS["MapField"]
+FRAGMENT: Mapping[str, int] = _ENUMS["Fragment"]
+GRID_DEPENDENCY: Mapping[str, int] = _ENUMS["GridDependency"]
 NOP_REASON: Mapping[str, int] = _ENUMS["NopReason"]
 REGISTER_COUNT: Mapping[str, int] = _ENUMS["RegisterCount"]
 ADDRESS_WIDTH: Mapping[str, int] = _ENUMS["AddressWidth"]
@@ -74,6 +77,8 @@ FEATURE: Mapping[str, int] = _ENUMS["Feature"]
 _CONSTANTS = _constants(_IR_TEXT)
 SMEM_BASE = _CONSTANTS["SMEM_BASE"]
 PARAM_WINDOW = _CONSTANTS["PARAM_WINDOW"]
+FUNCTION_WINDOW = _CONSTANTS["FUNCTION_WINDOW"]
+FUNCTION_STEP = _CONSTANTS["FUNCTION_STEP"]
 UNSET_REGISTER = _CONSTANTS["UNSET_REGISTER"]
 SHARED_ADDRESS = _CONSTANTS["SHARED_ADDRESS"]
 
@@ -190,6 +195,8 @@ class DecodedKernel:
     """Per instruction: multiply-adds of one warp's execution (mma.sync m16n8k16: 2048; wgmma m64nNkK: 64·N·K ÷ 4)."""
     lines: NDArray[np.int32]
     """Per instruction: line of the submission's own source; 0 where it has none."""
+    origins: tuple[tuple[str, int], ...]
+    """Per instruction: its function, and the instruction of that function's body; -1 where the decoder added one."""
     relocations: tuple[Relocation, ...]
     max_ntid: tuple[int, int, int] | None = None
     req_ntid: tuple[int, int, int] | None = None

@@ -19,13 +19,15 @@ from typing import NamedTuple
 from ptxgym.errors import PtxgymError
 
 TYPE_BYTES = {
-    "pred": 1, "b8": 1, "u8": 1, "s8": 1, "e4m3": 1, "e5m2": 1,
-    "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2, "e4m3x2": 2, "e5m2x2": 2,
-    "b32": 4, "u32": 4, "s32": 4, "f32": 4, "f16x2": 4, "bf16x2": 4, "tf32": 4,
+    "pred": 1, "b8": 1, "u8": 1, "s8": 1, "e4m3": 1, "e5m2": 1, "e2m1x2": 1,
+    "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2, "e4m3x2": 2, "e5m2x2": 2, "e2m3x2": 2, "e3m2x2": 2, "ue8m0x2": 2,
+    "b32": 4, "u32": 4, "s32": 4, "f32": 4, "f16x2": 4, "bf16x2": 4, "tf32": 4, "u16x2": 4, "s16x2": 4,
     "b64": 8, "u64": 8, "s64": 8, "f64": 8, "f32x2": 8, "b128": 16,
 }  # fmt: skip
 """Bytes of a value of each PTX type (a predicate counts as one)."""
 
+BYTE_TYPES = frozenset({"b8", "u8", "s8"})
+"""Registers of these types are kept like 16-bit ones."""
 MAX_TOKENS = 8_000_000
 
 
@@ -49,7 +51,7 @@ class Register:
     def __init__(self, name: str, type_name: str) -> None:
         self.name = name
         self.type = type_name
-        self.width = TYPE_BYTES[type_name]
+        self.width = 2 if type_name in BYTE_TYPES else TYPE_BYTES[type_name]
 
     def __repr__(self) -> str:
         return f"Register({self.name!r}, {self.type!r})"

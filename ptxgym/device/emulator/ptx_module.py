@@ -32,10 +32,13 @@ class ModuleParser(Cursor):
         self._check_references()
 
     def _check_references(self) -> None:
-        """Mark variables whose initialisers hold addresses of what is no variable in memory, such as functions."""
+        """Mark variables whose initialisers hold addresses of what is neither a variable in memory nor a function."""
         variables = self.module.variables
         for name, variable in variables.items():
             for reference in variable.references:
+                function = self.module.functions.get(reference.symbol)
+                if function is not None and not function.is_entry and function.start is not None:
+                    continue
                 target = variables.get(reference.symbol)
                 if target is None or target.space not in ("global", "const") or target.extern:
                     reason = f"the address of `{reference.symbol}` in its initialiser"

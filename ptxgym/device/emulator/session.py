@@ -9,7 +9,7 @@ from __future__ import annotations
 import resource
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,25 @@ class Memory:
         for name, symbol in symbols.items():
             self._initialise(self.buffers[name].data, symbol)
         self.ascending = sorted(self.buffers.values(), key=lambda buffer: buffer.address)
+
+    def stamp(self) -> None:
+        """Keep from now on what launches do with every byte, since some of them may overlap."""
+        self.ascending = [replace(buffer, stamps=np.zeros(buffer.data.size, np.uint8)) for buffer in self.ascending]
+
+    def overlap(self, keep: bool) -> None:
+        """What the last launch did is now what the launch before did; with `keep`, beside what that one has not waited
+        for.
+        """
+        for buffer in self.ascending:
+            if buffer.stamps is not None:
+                older = buffer.stamps & 0xF0 if keep else 0
+                buffer.stamps[:] = (buffer.stamps << 4) | older
+
+    def settle(self) -> None:
+        """Everything before is over."""
+        for buffer in self.ascending:
+            if buffer.stamps is not None:
+                buffer.stamps[:] = 0
 
     def _initialise(self, data: Bytes, symbol: ModuleSymbol) -> None:
         initial = np.frombuffer(symbol.initial, np.uint8)[: data.size]
@@ -165,14 +184,23 @@ def _execute(
     counts: dict[str, tuple[Any, ...]] = {}
     answer: dict[str, Any] = {"outcome": "ok", "launches": [], "printed": "", "tma_bytes": 0, "warp_instructions": 0}
     records: list[bytes] = []
+    if any(operation.get("programmatic") for operation in job["operations"]):
+        memory.stamp()
+    unwaited = False  # the last launch may have begun early, and never waited for the one before it
     for operation in job["operations"]:
         if operation["kind"] != "launch":
             move(operation, blobs, memory)
+            memory.settle()
             continue
         program = loaded.programs[operation["kernel"]]
+        if operation["programmatic"]:
+            memory.overlap(unwaited)
+        else:
+            memory.settle()
         parameters = parameters_of(program, operation, blobs)
         result = program.launch(launch_shape(operation, options, left), memory.ascending, parameters)
         left = max(0, left - result.warp_instructions)
+        unwaited = operation["programmatic"] and not _executed(program, result, "griddepcontrol.wait")
         _add(answer, counts, records, operation["kernel"], result)
         if result.outcome is not Outcome.OK:
             answer["outcome"] = OUTCOME_NAMES[result.outcome]
@@ -188,6 +216,11 @@ def _execute(
     return answer, records
 
 
+def _executed(program: Program, result: LaunchOutcome, form: str) -> bool:
+    """Whether any warp executed instructions of a form."""
+    return any(int(result.warp_counts[at]) for at, name in enumerate(program.decoded.forms) if name == form)
+
+
 def launch_shape(
     operation: Mapping[str, Any], options: Mapping[str, Any], budget: int, only_unit: int | None = None
 ) -> LaunchShape:
@@ -199,7 +232,8 @@ def launch_shape(
         schedule=options["schedule"], seed=options["seed"], threads=options["threads"],
         zero_target_results=options["zero_target_results"], warp_instruction_budget=budget,
         resident_ctas=operation["resident_ctas"], cluster=_cluster(operation),
-        registers=operation["registers"], only_unit=only_unit,
+        registers=operation["registers"], cooperative=operation["cooperative"],
+        programmatic=operation["programmatic"], only_unit=only_unit,
     )  # fmt: skip
 
 
@@ -254,7 +288,9 @@ def described_kernel(loaded: LoadedModule, name: str, with_chains: bool) -> dict
     """Return what a kernel's instructions are, for who reads counts and findings."""
     decoded = loaded.programs[name].decoded
     if with_chains and name not in loaded.chains:
-        loaded.chains[name] = [list(chain) for chain in call_chains(loaded.module.module.functions[name])]
+        functions = loaded.module.module.functions
+        chains = {function: call_chains(functions[function]) for function, _ in dict.fromkeys(decoded.origins)}
+        loaded.chains[name] = [list(chains[function][at]) if at >= 0 else [] for function, at in decoded.origins]
     return {
         "name": name,
         "forms": decoded.forms,

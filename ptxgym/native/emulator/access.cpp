@@ -131,7 +131,7 @@ bool resolve(Cta& cta, Cta& owner, Warp& w, const Inst& inst, uint32_t mask, Spa
       if (kind != Kind::Store && buffer->initialised) read_uninitialised(cta, w, inst, *buffer, a, mask);
       bool allowed = true;
       const bool proving = cta.grid.track && (buffer->tags || kind != Kind::Load);
-      if (proving || (kind != Kind::Load && buffer->initialised))
+      if (proving || buffer->stamps || (kind != Kind::Load && buffer->initialised))
         for_ranges(a, mask, [&](uint64_t from, uint64_t bytes) {
           allowed &= cta.note_access(*buffer, from - buffer->base, bytes, access_of(kind));
         });

@@ -3,12 +3,18 @@
 
 #include "grid.hpp"
 
+namespace {
+
+constexpr uint64_t WORKSPACE_BYTES = 64, WORKSPACE_ALIGN = 4096;  // of the grid-wide barrier of a cooperative launch
+
+}  // namespace
+
 extern "C" {
 
 struct EmuBuffer {
   uint64_t base, size;
   uint8_t* data;
-  uint8_t* initialised;
+  uint8_t *initialised, *stamps;
   const char* name;
   uint32_t read_only, is_input;
 };
@@ -17,6 +23,7 @@ struct EmuLaunch {
   uint32_t dynamic_smem_bytes, policy, threads, zero_target_results;
   uint32_t cluster[3], explicit_cluster;  // CTAs of a cluster along each axis; 1: the launch or the kernel names it
   uint32_t registers;                     // of each thread; 0: not known
+  uint32_t cooperative, programmatic;
   uint32_t only;                          // 1 + the index of the one CTA, or cluster, that runs; 0: all
   uint64_t seed, budget, resident, max_findings;
   const EmuBuffer* buffers;
@@ -69,6 +76,7 @@ LaunchResult* emu_launch(Program* program, const EmuLaunch* args, EmuResult* out
   grid.max_findings = args->max_findings;
   grid.params = args->params;
   std::vector<std::vector<GranuleTag>> tags;
+  grid.programmatic = args->programmatic;
   const bool parallel = args->threads > 1 && grid.ctas > grid.cluster_size && !(program->kernel.features & FEAT_COMMUNICATES);
   for (int64_t i = 0; i < args->nbuffers; ++i) {
     const EmuBuffer& b = args->buffers[i];
@@ -77,7 +85,13 @@ LaunchResult* emu_launch(Program* program, const EmuLaunch* args, EmuResult* out
       tags.emplace_back(b.size / 16 + 1, GranuleTag{0, 0});
       granules = tags.back().data();
     }
-    grid.buffers.push_back({b.base, b.size, b.data, b.initialised, granules, b.name, b.read_only, b.is_input});
+    grid.buffers.push_back({b.base, b.size, b.data, b.initialised, granules, b.stamps, b.name, b.read_only, b.is_input});
+  }
+  std::vector<uint8_t> workspace(args->cooperative ? WORKSPACE_BYTES : 0, 0);
+  if (args->cooperative) {
+    const uint64_t end = grid.buffers.empty() ? GLOBAL_BASE : grid.buffers.back().base + grid.buffers.back().size;
+    grid.workspace = (end / WORKSPACE_ALIGN + 2) * WORKSPACE_ALIGN;
+    grid.buffers.push_back({grid.workspace, WORKSPACE_BYTES, workspace.data(), nullptr, nullptr, nullptr, "the memory of the grid-wide barrier", 0, 0});
   }
   auto result = std::make_unique<LaunchResult>(launch(grid, args->threads, args->only));
   out->outcome = static_cast<uint32_t>(result->outcome);

@@ -1,6 +1,7 @@
 // Named barriers and fences (PTX ISA 9.7.13.1 to 9.7.13.4).
 #include "lanes.hpp"
 #include "schedule.hpp"
+#include "tensor.hpp"
 
 namespace {
 
@@ -133,7 +134,8 @@ Step fence(Cta& cta, Warp& w, const Inst& inst, uint32_t) {
 bool orders_shared_memory(int64_t proxy) {
   return proxy == FP_ASYNC || proxy == FP_ASYNC_SHARED || proxy == FP_ASYNC_GENERIC;
 }
-Step proxy_fence(Cta& cta, Warp& w, const Inst& inst, uint32_t) {
+Step proxy_fence(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
+  if (inst.imm == FP_TENSORMAP) fence_tensor_maps(cta, w, inst, mask);
   if (cta.shadow && orders_shared_memory(inst.imm))
     cta.shadow->proxy_fence(w, cta.index_of(inst));
   return Step::Next;

@@ -33,7 +33,10 @@ Step branch_indexed(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
 }
 Step leave(Cta&, Warp&, const Inst&, uint32_t) { return Step::Exit; }
 Step trap(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
-  return cta.fault(w, inst, first_lane(mask), "kernel.trap", "the kernel executed `trap`");
+  // What cooperative groups execute where there is no memory for the barrier.
+  const bool alone = cta.program.grid_barrier && !cta.grid.workspace;
+  return cta.fault(w, inst, first_lane(mask), "kernel.trap", "the kernel executed `trap`%s",
+                   alone ? ": its grid-wide barrier needs a cooperative launch (cudaLaunchCooperativeKernel)" : "");
 }
 Step breakpoint(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
   return cta.fault(w, inst, first_lane(mask), "kernel.breakpoint", "the kernel executed `brkpt`");

@@ -230,6 +230,50 @@ Step f32_to_tf32_away(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
 
 // ---- packed results
 
+// The formats of fewer than eight bits have no infinity and no NaN; a NaN becomes their largest number (PTX ISA 9.7.9.21).
+struct SmallFormat {
+  int mantissa, exponent;
+
+  uint32_t largest() const { return (1u << (mantissa + exponent)) - 1; }
+  double value(uint32_t magnitude) const {
+    const int bias = (1 << (exponent - 1)) - 1, field = static_cast<int>(magnitude >> mantissa);
+    const uint32_t fraction = magnitude & ((1u << mantissa) - 1);
+    const double significand = field ? (1u << mantissa) + fraction : fraction;
+    return std::ldexp(significand, (field ? field : 1) - bias - mantissa);
+  }
+  uint32_t encode(double x) const {
+    if (x != x) return largest();
+    const double magnitude = std::fabs(x);
+    uint32_t code = 0;
+    while (code < largest()) {  // upwards while the next number is nearer, or as near and even
+      const double middle = (value(code) + value(code + 1)) / 2;
+      if (magnitude < middle || (magnitude == middle && !(code & 1))) break;
+      ++code;
+    }
+    return code | (std::signbit(x) ? 1u << (mantissa + exponent) : 0);
+  }
+  double decode(uint32_t bits) const {
+    const double magnitude = value(bits & largest());
+    return bits >> (mantissa + exponent) & 1 ? -magnitude : magnitude;
+  }
+};
+constexpr SmallFormat E2M1{1, 2}, E2M3{3, 2}, E3M2{2, 3};
+
+// ue8m0: a power of two from 2^-127 to 2^127, or NaN (all ones). The sign of a number plays no part (the vendor's cuda_fp8.hpp).
+uint32_t encode_scale(double value, Rounding rounding, bool saturate) {
+  constexpr uint32_t nan = 255, largest = 254;
+  if (value != value) return nan;
+  value = std::fabs(value);
+  if (value >= std::ldexp(1.0, 128)) return saturate ? largest : nan;
+  if (value == 0) return 0;
+  int exponent;
+  const double fraction = std::frexp(value, &exponent);  // in [0.5, 1)
+  int power = exponent - 1;
+  if (rounding == Rounding::Up && fraction != 0.5) ++power;
+  if (power > 127) return saturate ? largest : nan;
+  return static_cast<uint32_t>(std::max(power, -127) + 127);
+}
+
 // One element of a packed type from a double, and back.
 uint32_t encode_element(double value, uint8_t packed, uint32_t flags) {
   if ((flags & F_RELU) && value <= 0) value = 0;
@@ -237,6 +281,10 @@ uint32_t encode_element(double value, uint8_t packed, uint32_t flags) {
     case T_F16X2: return encode<HalfFormat>(value, rounding_of(flags), flags & F_SAT);
     case T_BF16X2: return encode<BrainFormat>(value, rounding_of(flags), flags & F_SAT);
     case T_E4M3X2: return encode<E4M3Format>(value, Rounding::Nearest, true);
+    case T_E2M1X2: return E2M1.encode(value);
+    case T_E2M3X2: return E2M3.encode(value);
+    case T_E3M2X2: return E3M2.encode(value);
+    case T_UE8M0X2: return encode_scale(value, rounding_of(flags), flags & F_SAT);
     default: return value != value ? E5M2Format::nan : encode<E5M2Format>(value, Rounding::Nearest, true);
   }
 }
@@ -245,11 +293,18 @@ double decode_element(uint32_t bits, uint8_t packed) {
     case T_F16X2: return decode<HalfFormat>(bits & 0xffff);
     case T_BF16X2: return decode<BrainFormat>(bits & 0xffff);
     case T_E4M3X2: return decode<E4M3Format>(bits & 255);
+    case T_E2M1X2: return E2M1.decode(bits & 15);
+    case T_E2M3X2: return E2M3.decode(bits & 63);
+    case T_E3M2X2: return E3M2.decode(bits & 63);
+    case T_UE8M0X2: return (bits & 255) == 255 ? std::nan("") : std::ldexp(1.0, static_cast<int>(bits & 255) - 127);
     default: return decode<E5M2Format>(bits & 255);
   }
 }
-int element_bits(uint8_t packed) { return packed == T_F16X2 || packed == T_BF16X2 ? 16 : 8; }
-bool is_packed(uint8_t type) { return type == T_F16X2 || type == T_BF16X2 || type == T_E4M3X2 || type == T_E5M2X2; }
+int element_bits(uint8_t packed) { return packed == T_F16X2 || packed == T_BF16X2 ? 16 : packed == T_E2M1X2 ? 4 : 8; }
+bool is_packed(uint8_t type) {
+  return type == T_F16X2 || type == T_BF16X2 || type == T_E4M3X2 || type == T_E5M2X2 ||
+         (type >= T_E2M1X2 && type <= T_UE8M0X2);
+}
 
 Step convert_pack(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
   const bool ftz = inst.flags & F_FTZ;

@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstring>
 #include <deque>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -52,6 +53,8 @@ Handler bind_convert(const Inst&);
 Handler bind_memory(const Inst&);
 Handler bind_atomic(const Inst&);
 Handler bind_control(const Inst&);
+Handler bind_call(const Inst&);
+Handler bind_launch(const Inst&);  // griddepcontrol, clusterlaunchcontrol
 Handler bind_warp(const Inst&);
 Handler bind_barrier(const Inst&);
 Handler bind_cluster(const Inst&);
@@ -243,6 +246,7 @@ struct Buffer {
   uint8_t* data;
   uint8_t* initialised;  // one byte per byte, or nullptr where everything is
   GranuleTag* tags;      // nullptr where accesses need no proof
+  uint8_t* stamps;       // one byte per byte (launch_control.cpp), or nullptr where launches do not overlap
   const char* name;
   uint32_t read_only;  // const data: stores are faults
   uint32_t is_input;
@@ -263,6 +267,9 @@ struct Program {
   std::vector<uint8_t> suspects;    // per instruction: bits of enum Suspect; empty where there are none
   bool needs_tensor_state = false;  // some instruction belongs to an asynchronous engine
   bool clusters = false;            // some instruction waits at the cluster barrier
+  bool calls = false;               // some instruction calls a function
+  bool steals = false;              // some instruction cancels the launch of other clusters
+  bool grid_barrier = false;        // it asks for the memory of the grid-wide barrier (%envreg1)
   std::string error;                // not empty: names the instruction that has no handler
   explicit Program(const Kernel&);
   void refresh_constants();  // after the launcher has relocated symbols
@@ -278,6 +285,21 @@ struct Extension {
 };
 std::unique_ptr<Extension> make_tensor_state(Cta&);
 std::unique_ptr<Shadow> make_shadow(Cta&);
+
+// Return addresses of the threads of a warp, and what SAVE kept for them.
+struct CallFrames {
+  std::vector<int32_t> returns[LANES];
+  std::vector<uint8_t> saved[LANES];
+};
+
+// A tensor map in global memory, as the tensor-map proxy last saw it for a CTA (tensor_map_edit.cpp).
+struct MapSeen {
+  uint8_t content[128];
+  bool known = false;     // `content` is what it saw
+  bool dirty = false;     // this CTA has rewritten it since
+  bool released = false;  // and has released that towards the tensor-map proxy
+  int inst = -1;          // of the last rewriting
+};
 
 enum class Outcome : uint32_t { Ok = 0, RuntimeFault = 1, Hang = 2, Budget = 3, Conflict = 4 };
 
@@ -325,6 +347,12 @@ struct Cta {
   uint32_t left_registers = 0;   // the same: what warps held that have exited
   uint32_t lent_registers = 0;   // the same: of those, what others took before a setmaxnreg.dec gave enough
   int lent_at = -1;              // instruction that took them last
+  std::vector<CallFrames> frames;  // per warp, where the program calls functions
+  std::map<uint64_t, MapSeen> maps;  // by address
+  const Warp* turn = nullptr;      // the warp that has its turn
+  bool waited = true;     // griddepcontrol.wait, or the launches before are over
+  bool triggered = false;  // griddepcontrol.launch_dependents
+  bool cancel_failed = false;  // it has seen that nothing is left to cancel
 
   Cta(Grid&, const Program&);
   void start(uint64_t linear_index);  // takes the CTA's place in the grid: fresh registers, memory, barriers
@@ -355,6 +383,7 @@ struct Cta {
   // Device memory: a host pointer for [address, address + bytes), or nullptr where that is not inside one buffer (or a
   // store meets read-only data). Records the access for the independence proof and the initialised bytes.
   uint8_t* global(uint64_t address, uint64_t bytes, Access);
+  void note_dependency(Buffer&, uint64_t offset, uint64_t bytes, Access);  // of launches that overlap (launch_control.cpp)
   Buffer* find_buffer(uint64_t address, uint64_t bytes);  // the buffer that holds the whole range, or nullptr
   bool note_access(Buffer&, uint64_t offset, uint64_t bytes, Access);  // false: a store that the proof forbids; give up
   std::string describe_global(uint64_t address);                       // "4 bytes past the end of C (65536 bytes)"
@@ -399,6 +428,11 @@ std::string of_cta(const Cta&);
 
 // ---- grid
 
+// Units (CTAs or clusters) that have not begun.
+struct LaunchQueue {
+  uint64_t next, end;
+};
+
 struct Grid {
   const Program& program;
   uint32_t grid[3] = {}, block[3] = {};
@@ -414,6 +448,9 @@ struct Grid {
   uint64_t seed = 0;
   uint64_t budget = 0;                // warp instructions
   bool zero_target_results = false;   // ablation: wgmma delivers zeros
+  uint64_t workspace = 0;             // of the grid-wide barrier; 0: no cooperative launch
+  bool programmatic = false;          // it may begin before the launch before it is over
+  LaunchQueue* queue = nullptr;       // nullptr: nothing of it can be cancelled
   bool track = false;                 // several host threads: prove that CTAs are independent
   std::atomic<bool> conflict{false};  // they are not
   uint64_t max_findings = 200;
@@ -422,6 +459,9 @@ struct Grid {
 
   explicit Grid(const Program& p) : program(p) {}
 };
+
+// Coordinates of the first CTA of a unit.
+void first_cta(const Grid&, uint64_t unit, uint32_t out[3]);
 
 // Where an instruction of `kind` addresses memory, as a word for messages.
 const char* space_name(Space);

@@ -52,6 +52,8 @@ uint64_t special(const Cta& cta, int warp, int lane, uint32_t which) {
     case SR_CLUSTER_CTARANK: return cta.rank;
     case SR_CLUSTER_NCTARANK: return g.cluster_size;
     case SR_IS_EXPLICIT_CLUSTER: return g.explicit_cluster;
+    case SR_ENVREG1: return g.workspace >> 32;
+    case SR_ENVREG2: return g.workspace & 0xffff'ffffu;
     case SR_LANEID: return static_cast<uint32_t>(lane);
     case SR_WARPID: return static_cast<uint32_t>(warp);
     case SR_NWARPID: return 64;
@@ -123,6 +125,11 @@ void Cta::start(uint64_t linear_index) {
   timeout_events = ~0ull;
   effects = quiet_since = effects_then = idle_rounds = 0;
   recurrence = nullptr;
+  frames.assign(program.calls ? grid.warps_per_cta : 0, CallFrames());
+  maps.clear();
+  turn = nullptr;
+  waited = !grid.programmatic;
+  triggered = cancel_failed = false;
   hot_buffer = 0;
 
   const size_t bytes = program.warp_image.size();

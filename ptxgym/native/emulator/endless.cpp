@@ -20,7 +20,7 @@ constexpr uint64_t QUIET_SHARE = 5, EFFECTS_SHARE = 16, LEAST_QUIET = 8'000'000,
 struct WarpSnapshot {
   std::vector<uint8_t> registers, local;
   int pc[LANES] = {};
-  uint32_t masks[6] = {};
+  uint32_t masks[7] = {};
   int skip_pc = -1;
   bool taken = false, came_back = false;
 };
@@ -34,13 +34,21 @@ LocalMemory local_of(const Cta& cta, const Warp& w) {
   return {cta.local.data() + bytes * static_cast<size_t>(w.id), bytes};
 }
 
+// Calls that the lanes are in.
+uint32_t depth(const Cta& cta, const Warp& w) {
+  size_t sum = 0;
+  if (!cta.frames.empty())
+    for (const std::vector<int32_t>& returns : cta.frames[static_cast<size_t>(w.id)].returns) sum += returns.size();
+  return static_cast<uint32_t>(sum);
+}
+
 void take(const Cta& cta, const Warp& w, WarpSnapshot& out) {
   const LocalMemory local = local_of(cta, w);
   out.registers.assign(w.regs, w.regs + cta.program.warp_image.size());
   out.local.assign(local.begin, local.begin + local.bytes);
   std::copy(w.pc, w.pc + LANES, out.pc);
-  const uint32_t masks[6] = {w.live, w.blocked, w.retry, w.parked, w.released, w.timed_out};
-  std::copy(masks, masks + 6, out.masks);
+  const uint32_t masks[7] = {w.live, w.blocked, w.retry, w.parked, w.released, w.timed_out, depth(cta, w)};
+  std::copy(masks, masks + 7, out.masks);
   out.skip_pc = w.skip_pc;
   out.taken = true;
   out.came_back = false;
@@ -56,9 +64,9 @@ bool together(const Warp& w) {
 }
 
 bool same(const Cta& cta, const Warp& w, const WarpSnapshot& then) {
-  const uint32_t masks[6] = {w.live, w.blocked, w.retry, w.parked, w.released, w.timed_out};
+  const uint32_t masks[7] = {w.live, w.blocked, w.retry, w.parked, w.released, w.timed_out, depth(cta, w)};
   if (!then.taken || !together(w) || w.skip_pc != then.skip_pc) return false;
-  if (!std::equal(masks, masks + 6, then.masks)) return false;
+  if (!std::equal(masks, masks + 7, then.masks)) return false;
   for (int lane = 0; lane < LANES; ++lane)
     if ((w.live >> lane & 1) && w.pc[lane] != then.pc[lane]) return false;
   return std::equal(then.registers.begin(), then.registers.end(), w.regs) &&

@@ -79,8 +79,8 @@ struct Unit {
     const Grid& g = grid();
     if (ctas.size() == 1) return ctas.front()->start(unit);
     const uint32_t* n = g.cluster;
-    const uint64_t along_x = g.grid[0] / n[0], along_y = g.grid[1] / n[1];
-    const uint64_t first[3] = {unit % along_x * n[0], unit / along_x % along_y * n[1], unit / along_x / along_y * n[2]};
+    uint32_t first[3];
+    first_cta(g, unit, first);
     for (uint32_t rank = 0; rank < ctas.size(); ++rank) {
       const uint64_t x = first[0] + rank % n[0], y = first[1] + rank / n[0] % n[1], z = first[2] + rank / n[0] / n[1];
       ctas[rank]->start(cluster, rank, unit, x + g.grid[0] * (y + g.grid[1] * z));
@@ -199,6 +199,17 @@ void absorb(LaunchResult& result, const Grid& grid, const UnitResult& unit) {
   for (const CtaResult& cta : unit.ctas) absorb(result, grid, cta);
 }
 
+// Units that run at a time, where others may be cancelled by those: at random, or half of them, as on a GPU that other
+// work keeps busy. Else a small grid would run all at once, and never take over another's work.
+uint64_t resident_units(const Grid& grid, uint64_t limit, uint64_t units) {
+  if (!grid.program.steals) return limit;
+  switch (grid.policy) {
+    case Policy::Eager: return std::min(limit, (units + 1) / 2);
+    case Policy::Lazy: return 1;
+    default: return 1 + (grid.seed * 0x9e3779b97f4a7c15ull >> 33) % std::min(limit, std::max<uint64_t>(units - 1, 1));
+  }
+}
+
 uint64_t units_of(const Grid& grid) { return grid.ctas / grid.cluster_size; }
 
 // Runs units [begin, end) in increasing order on `threads` host threads and adds them to the result. Those after the
@@ -271,13 +282,16 @@ LaunchResult run_communicating(Grid& grid) {
     absorb(result, counters);
     return result;
   };
-  const uint64_t units = units_of(grid), limit = std::max<uint64_t>(grid.resident / grid.cluster_size, 1);
+  const uint64_t units = units_of(grid);
+  const uint64_t limit = resident_units(grid, std::max<uint64_t>(grid.resident / grid.cluster_size, 1), units);
   std::vector<std::unique_ptr<Unit>> resident, spare;
-  uint64_t next = 0, finished_instructions = 0, rounds = 0;
+  LaunchQueue queue{0, units};
+  grid.queue = &queue;
+  uint64_t finished_instructions = 0, rounds = 0;
   const auto fill = [&] {
-    while (next < units && resident.size() < limit) {
+    while (queue.next < queue.end && resident.size() < limit) {
       if (spare.empty()) spare.push_back(std::make_unique<Unit>(grid));
-      spare.back()->start(next++);
+      spare.back()->start(queue.next++);
       resident.push_back(std::move(spare.back()));
       spare.pop_back();
     }
@@ -351,6 +365,14 @@ struct Snapshot {
 };
 
 }  // namespace
+
+void first_cta(const Grid& grid, uint64_t unit, uint32_t out[3]) {
+  const uint32_t* n = grid.cluster;
+  const uint64_t along_x = grid.grid[0] / n[0], along_y = grid.grid[1] / n[1];
+  out[0] = static_cast<uint32_t>(unit % along_x * n[0]);
+  out[1] = static_cast<uint32_t>(unit / along_x % along_y * n[1]);
+  out[2] = static_cast<uint32_t>(unit / along_x / along_y * n[2]);
+}
 
 LaunchResult launch(Grid& grid, unsigned threads, uint64_t only) {
   if (only) {

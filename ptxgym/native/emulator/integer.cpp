@@ -50,6 +50,24 @@ struct Sub {
     return static_cast<V>(Work<V>(a) - Work<V>(b));
   }
 };
+// The same on two halves of 16 bits.
+template <class Op, class Half>
+struct Halves {
+  template <class V>
+  static V apply(V a, V b) {
+    const auto half = [&](int shift) {
+      const Half result = Op::template apply<Half>(static_cast<Half>(a >> shift), static_cast<Half>(b >> shift));
+      return static_cast<uint32_t>(static_cast<uint16_t>(result)) << shift;
+    };
+    return half(0) | half(16);
+  }
+};
+template <class Op>
+Handler packed2(const Inst& inst) {
+  if (inst.type == T_U16X2) return binary<Halves<Op, uint16_t>, uint32_t>;
+  return binary<Halves<Op, int16_t>, uint32_t>;
+}
+
 struct AddSat {
   template <class V>
   static V apply(V a, V b) {
@@ -303,8 +321,10 @@ Handler with_carry(const Inst& inst) {
 Handler bind_integer(const Inst& inst) {
   const bool chained = inst.flags & (F_CC_IN | F_CC_OUT), saturating = inst.flags & F_SAT;
   const bool relu = inst.flags & F_RELU, signed32 = inst.type == T_S32;
+  const bool packed16 = inst.type == T_U16X2 || inst.type == T_S16X2;
   switch (inst.op) {
     case OP_ADD:
+      if (packed16) return packed2<Add>(inst);
       return chained       ? with_carry<AddPair, Source::Plain>(inst)
              : !saturating ? integer2<Add>(inst)
              : signed32    ? binary<AddSat, int32_t>
@@ -354,8 +374,10 @@ Handler bind_integer(const Inst& inst) {
                                   : nullptr;
     case OP_NEG: return by_integer(inst.type, [](auto v) -> Handler { return unary<Neg, decltype(v)>; });
     case OP_MIN:
+      if (packed16) return relu ? packed2<MinRelu>(inst) : packed2<Min>(inst);
       return inst.c >= 0 ? nullptr : !relu ? integer2<Min>(inst) : signed32 ? binary<MinRelu, int32_t> : nullptr;
     case OP_MAX:
+      if (packed16) return relu ? packed2<MaxRelu>(inst) : packed2<Max>(inst);
       return inst.c >= 0 ? nullptr : !relu ? integer2<Max>(inst) : signed32 ? binary<MaxRelu, int32_t> : nullptr;
     case OP_SAD: return integer3<Sad>(inst);
     case OP_DP4A: return dot4;

@@ -60,4 +60,7 @@ constexpr uint64_t SHARED_WINDOW = 0x0000'0100'0000'0000ull;
 constexpr uint64_t LOCAL_WINDOW = 0x0000'0200'0000'0000ull;
 constexpr uint64_t PARAM_WINDOW = 0x0000'0300'0000'0000ull;  // mov.u64 of a .param symbol; ld.param through a register
 constexpr uint64_t CONST_WINDOW = 0x0000'0400'0000'0000ull;  // module .const data; also reached as symbol buffers
+// Addresses of functions: handles that only calls understand, in the order of the module's functions whose address is taken.
+constexpr uint64_t FUNCTION_WINDOW = 0x0000'0500'0000'0000ull;
+constexpr uint64_t FUNCTION_STEP = 16;
 constexpr uint64_t GLOBAL_BASE = 0x0000'1000'0000'0000ull;   // buffers are placed from here up, with guard gaps

@@ -1,20 +1,23 @@
-// mma.sync: one matrix product of a warp (PTX ISA 9.7.14.5.6 to .10, .14).
+// mma.sync: one matrix product of a warp (PTX ISA 9.7.14.5.2 to .14).
 //
 // Fragments. With group = lane / 4, member = lane % 4 and E elements of A in a 32-bit register, register r of A holds
 // row group + 8 (r % 2) and columns E member … + E − 1 of block r / 2, each block 4 E columns wide; B likewise,
 // register r being block r of column `group`. Accumulator element i is row group + 8 (i / 2), column 2 member + i % 2.
 // All listed shapes follow this one rule.
 //
-// Floating-point sums follow matrix_sum.hpp; integers wrap, or saturate once with .satfinite.
+// Floating-point sums follow matrix_sum.hpp (8-bit ones byte_sum.hpp), doubles are summed by fma in ascending k; integers
+// wrap, or saturate once with .satfinite. Bits are taken 32 at a time, as one element.
 #include <algorithm>
 #include <limits>
+
+#include "byte_sum.hpp"
 #include "core.hpp"
 #include "matrix_sum.hpp"
 #include "tensor.hpp"
 
 namespace {
 
-constexpr int COLUMNS = 8, MAX_ROWS = 16, MAX_K = 32;
+constexpr int COLUMNS = 8, MAX_ROWS = 16, MAX_K = 64;
 
 struct Shape {
   int rows, k;
@@ -27,6 +30,12 @@ constexpr Shape shape_of(int64_t id) {
     case MMA_M16N8K16: return {16, 16};
     case MMA_M16N8K32: return {16, 32};
     case MMA_M8N8K16: return {8, 16};
+    case MMA_M8N8K4: return {8, 4};
+    case MMA_M8N8K32: return {8, 32};
+    case MMA_M16N8K64: return {16, 64};
+    case MMA_M8N8K128: return {8, 4};  // of bits: words
+    case MMA_M16N8K128: return {16, 4};
+    case MMA_M16N8K256: return {16, 8};
     default: return {0, 0};
   }
 }
@@ -35,14 +44,35 @@ constexpr int element_bits(uint8_t type) {
   switch (type) {
     case T_F16:
     case T_BF16: return 16;
-    case T_TF32: return 32;
+    case T_TF32:
+    case T_B1: return 32;
     case T_U8:
-    case T_S8: return 8;
+    case T_S8:
+    case T_E4M3:
+    case T_E5M2: return 8;
+    case T_U4:
+    case T_S4: return 4;
+    case T_F64: return 64;
     default: return 0;
   }
 }
 
-bool is_integer(uint8_t type) { return type == T_U8 || type == T_S8; }
+bool is_integer(uint8_t type) { return type == T_U8 || type == T_S8 || type == T_U4 || type == T_S4; }
+bool is_byte_float(uint8_t type) { return type == T_E4M3 || type == T_E5M2; }
+
+// Type of B's elements, beside the type of A's.
+uint8_t type_of_b(const Inst& inst) {
+  const bool second = inst.flags & F_B_SIGNED;  // and F_B_E5M2, the same bit
+  switch (inst.stype) {
+    case T_U8:
+    case T_S8: return second ? T_S8 : T_U8;
+    case T_U4:
+    case T_S4: return second ? T_S4 : T_U4;
+    case T_E4M3:
+    case T_E5M2: return second ? T_E5M2 : T_E4M3;
+    default: return inst.stype;
+  }
+}
 
 template <class T>
 T read_element(uint8_t type, uint32_t reg, int index);
@@ -50,14 +80,24 @@ T read_element(uint8_t type, uint32_t reg, int index);
 template <>
 Element read_element<Element>(uint8_t type, uint32_t reg, int index) {
   if (type == T_TF32) return tf32_element(reg);
+  if (type == T_E4M3) return e4m3_element(static_cast<uint8_t>(reg >> 8 * index));
+  if (type == T_E5M2) return e5m2_element(static_cast<uint8_t>(reg >> 8 * index));
   const uint16_t bits = static_cast<uint16_t>(reg >> 16 * index);
   return type == T_BF16 ? bf16_element(bits) : half_element(bits);
 }
 
 template <>
 int32_t read_element<int32_t>(uint8_t type, uint32_t reg, int index) {
+  const uint8_t nibble = reg >> 4 * index & 15;
+  if (type == T_U4) return nibble;
+  if (type == T_S4) return nibble < 8 ? nibble : nibble - 16;
   const uint8_t bits = static_cast<uint8_t>(reg >> 8 * index);
   return type == T_S8 ? static_cast<int8_t>(bits) : bits;
+}
+
+template <>
+uint32_t read_element<uint32_t>(uint8_t, uint32_t reg, int) {
+  return reg;
 }
 
 template <class T>
@@ -65,8 +105,7 @@ struct Operands {
   T a[MAX_ROWS][MAX_K], b[COLUMNS][MAX_K];
 
   void gather(const Cta& cta, Warp& warp, const Inst& inst, const Shape& shape) {
-    uint8_t b_type = inst.stype;
-    if (is_integer(b_type)) b_type = inst.flags & F_B_SIGNED ? T_S8 : T_U8;
+    const uint8_t b_type = type_of_b(inst);
     const int per_register = 32 / element_bits(inst.stype), blocks = shape.k / (4 * per_register),
               halves = shape.rows / 8;
     const int32_t* registers = cta.pool(inst.vec2);
@@ -83,6 +122,11 @@ struct Operands {
         }
       }
     }
+  }
+
+  bool finite(int row, int column, int k_count) const {
+    const auto special = [](const Element& element) { return element.exponent == SPECIAL_EXPONENT; };
+    return std::none_of(a[row], a[row] + k_count, special) && std::none_of(b[column], b[column] + k_count, special);
   }
 
   static int registers(const Inst& inst, const Shape& shape) {
@@ -110,6 +154,8 @@ Step mma_float(Cta& cta, Warp& warp, const Inst& inst, uint32_t) {
   const auto sum = [&](int row, int column, float addend) {
     const auto a = [&](int k) { return operands.a[row][k]; };
     const auto b = [&](int k) { return operands.b[column][k]; };
+    if (is_byte_float(inst.stype) && operands.finite(row, column, shape.k) && std::isfinite(addend))
+      return byte_sum(shape.k, operands.a[row], operands.b[column], addend, true, inst.type == T_F16);
     return tensor_core_sum(shape.k, a, b, addend, true);
   };
   for (int half = 0; half < 2; ++half) {
@@ -128,6 +174,45 @@ Step mma_float(Cta& cta, Warp& warp, const Inst& inst, uint32_t) {
       }
     }
   }
+  return Step::Next;
+}
+
+Step mma_bits(Cta& cta, Warp& warp, const Inst& inst, uint32_t) {
+  const Shape shape = shape_of(inst.imm);
+  const bool ands = mods_low(inst.mods) == A_AND;
+  Operands<uint32_t> operands;
+  operands.gather(cta, warp, inst, shape);
+  const Addend c(cta, warp, inst, Operands<uint32_t>::registers(inst, shape));
+  for (int i = 0; i < shape.rows / 4; ++i) {
+    for (int lane = 0; lane < LANES; ++lane) {
+      const uint32_t *a = operands.a[lane / 4 + 8 * (i / 2)], *b = operands.b[lane % 4 * 2 + i % 2];
+      uint32_t total = c.value[i][lane];
+      for (int k = 0; k < shape.k; ++k)
+        total += static_cast<uint32_t>(__builtin_popcount(ands ? a[k] & b[k] : a[k] ^ b[k]));
+      warp.reg<uint32_t>(cta.pool(inst.vec)[i])[lane] = total;
+    }
+  }
+  return Step::Next;
+}
+
+// Doubles: a register holds one element, and the fragments follow the same rule.
+Step mma_double(Cta& cta, Warp& warp, const Inst& inst, uint32_t) {
+  const Shape shape = shape_of(inst.imm);
+  const int halves = shape.rows / 8, blocks = shape.k / 4;
+  const int32_t* sources = cta.pool(inst.vec2);
+  const auto element = [&](int index, int lane) { return warp.reg<double>(sources[index])[lane]; };
+  double results[4][LANES];
+  for (int i = 0; i < inst.nvec; ++i) {
+    for (int lane = 0; lane < LANES; ++lane) {
+      const int half = i / 2, group = lane / 4, column = lane % 4 * 2 + i % 2;
+      double total = element(blocks * halves + blocks + i, lane);
+      for (int k = 0; k < shape.k; ++k)
+        total = std::fma(element(k / 4 * halves + half, group * 4 + k % 4),
+                         element(blocks * halves + k / 4, column * 4 + k % 4), total);
+      results[i][lane] = total;
+    }
+  }
+  for (int i = 0; i < inst.nvec; ++i) std::memcpy(warp.reg<double>(cta.pool(inst.vec)[i]), results[i], sizeof results[i]);
   return Step::Next;
 }
 
@@ -168,8 +253,10 @@ Handler bind_mma(const Inst& inst) {
   if (inst.op != OP_MMA) return nullptr;
   const Shape shape = shape_of(inst.imm);
   const int bits = element_bits(inst.stype);
-  if (!shape.rows || !bits || shape.k * bits % 128) return nullptr;
+  if (!shape.rows || !bits || (inst.stype != T_F64 && shape.k * bits % 128)) return nullptr;
   if (is_integer(inst.stype)) return inst.type == T_S32 ? whole_warp<mma_integer> : nullptr;
-  const bool half_result = inst.type == T_F16 && inst.stype == T_F16;
-  return shape.rows == 16 && shape.k <= 16 && (inst.type == T_F32 || half_result) ? whole_warp<mma_float> : nullptr;
+  if (inst.stype == T_B1) return inst.type == T_S32 ? whole_warp<mma_bits> : nullptr;
+  if (inst.stype == T_F64) return inst.type == T_F64 ? whole_warp<mma_double> : nullptr;
+  const bool half_result = inst.type == T_F16 && (inst.stype == T_F16 || is_byte_float(inst.stype));
+  return shape.rows == 16 && shape.k <= (is_byte_float(inst.stype) ? 32 : 16) && (inst.type == T_F32 || half_result) ? whole_warp<mma_float> : nullptr;
 }

@@ -35,7 +35,7 @@ ParkKind park_kind(const Inst& inst) {
 Handler bind(const Inst& inst) {
   for (Handler (*binder)(const Inst&) :
        {bind_integer, bind_bits, bind_move, bind_float, bind_float_bits, bind_approximation, bind_convert, bind_memory,
-        bind_atomic, bind_control, bind_warp, bind_barrier, bind_cluster, bind_tensor})
+        bind_atomic, bind_control, bind_call, bind_launch, bind_warp, bind_barrier, bind_cluster, bind_tensor})
     if (Handler handler = binder(inst)) return handler;
   return nullptr;
 }
@@ -49,12 +49,15 @@ Program::Program(const Kernel& k) : kernel(k) {
     slots[static_cast<size_t>(i)] = {inst.op < OP_COUNT ? bind(inst) : nullptr, park_kind(inst)};
     needs_tensor_state |= asynchronous(inst.op);
     clusters |= inst.op == OP_CLUSTER_ARRIVE;
+    calls |= inst.op == OP_CALL || inst.op == OP_CALL_INDIRECT;
+    steals |= inst.op == OP_CLC_TRY_CANCEL;
     if (!slots[static_cast<size_t>(i)].handler && error.empty())
       error = "instruction " + std::to_string(i) + ": no handler for " +
               (inst.op < OP_COUNT ? OP_NAMES[inst.op] : "?") + " with type " + std::to_string(inst.type) +
               ", source type " + std::to_string(inst.stype) + ", flags " + std::to_string(inst.flags) + ", mods " +
               std::to_string(inst.mods) + ", imm " + std::to_string(inst.imm);
   }
+  for (int64_t i = 0; i < k.nsreg; ++i) grid_barrier |= k.sregs[i].sreg == SR_ENVREG1 || k.sregs[i].sreg == SR_ENVREG2;
   if (k.nearly_reads || k.nextents) suspects.assign(slots.size(), SUSPECT_NONE);
   for (int64_t i = 0; i < k.nearly_reads; ++i)
     suspects[static_cast<size_t>(k.early_reads[i].inst)] |= SUSPECT_REGISTER;

@@ -72,6 +72,7 @@ bool Cta::note_access(Buffer& buffer, uint64_t offset, uint64_t bytes, Access ac
     if (buffer.tags && collides(buffer, offset, bytes, static_cast<uint32_t>(unit) + 1, writes))
       grid.conflict.store(true, std::memory_order_relaxed);
   }
+  if (__builtin_expect(buffer.stamps != nullptr, false)) note_dependency(buffer, offset, bytes, access);
   if (writes && buffer.initialised) std::memset(buffer.initialised + offset, 1, bytes);
   return true;
 }

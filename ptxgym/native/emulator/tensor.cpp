@@ -105,7 +105,7 @@ std::unique_ptr<Extension> make_tensor_state(Cta& cta) {
 }
 
 Handler bind_tensor(const Inst& inst) {
-  for (Handler (*bind)(const Inst&) : {bind_tma, bind_copies, bind_wgmma, bind_tcgen05, bind_mma, bind_matrix}) {
+  for (Handler (*bind)(const Inst&) : {bind_tma, bind_copies, bind_wgmma, bind_tcgen05, bind_mma, bind_wmma, bind_matrix, bind_tensor_map}) {
     if (Handler handler = bind(inst)) return handler;
   }
   return nullptr;

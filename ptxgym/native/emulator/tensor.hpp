@@ -146,6 +146,12 @@ void reduce(uint8_t type, uint8_t op, bool flush, uint8_t* target, const uint8_t
 // Warns of a reduction onto global memory that nothing has written; call it before the access is noted.
 void note_unwritten_target(Cta&, Warp&, const Inst&, int lane, uint64_t address, uint64_t bytes);
 
+// fence.proxy.tensormap, and the use of a map in global memory by a copy (tensor_map_edit.cpp).
+void fence_tensor_maps(Cta&, Warp&, const Inst&, uint32_t mask);
+void use_tensor_map(Cta&, Warp&, const Inst&, int lane, uint64_t address, const uint8_t* bytes);
+
+Handler bind_tensor_map(const Inst&);
+Handler bind_wmma(const Inst&);
 Handler bind_tma(const Inst&);
 Handler bind_copies(const Inst&);
 Handler bind_wgmma(const Inst&);

@@ -236,6 +236,7 @@ bool resolve(Cta& cta, Warp& warp, const Inst& inst, int lane, uint64_t map_addr
                   "cuTensorMapEncodeTiled, as a __grid_constant__ parameter or in global memory",
                   hex(map_address));
   }
+  if (map_address >= GLOBAL_BASE && bytes) use_tensor_map(cta, warp, inst, lane, map_address, bytes);
   if (map_address % MAP_ALIGN) {
     return refuse("tma.misaligned_map", "the tensor map at 0x%llx is not aligned to %u bytes", hex(map_address),
                   MAP_ALIGN);

@@ -124,6 +124,7 @@ Turn run_warp(Cta& cta, Warp& w, int64_t quantum) {
   const int64_t allowed = quantum;
   int64_t left = quantum;
   w.polls = 0;
+  cta.turn = &w;
   if (w.seen_events != cta.events) {
     w.seen_events = cta.events;
     w.blocked &= ~w.retry;

@@ -1,32 +1,18 @@
 // wgmma on elements of 8 bits (e4m3, e5m2: K = 32) and of 32 (tf32: K = 8), K-major always: PTX ISA 9.7.15.5.2. Operands
 // take the same bytes as those of 16 bits, so descriptors and footprints are the same; only what a chunk holds differs.
 //
-// Sums follow matrix_sum.hpp. With 8-bit elements a Hopper tensor core keeps 13 binary places below the greatest exponent,
-// and 13 of an fp32 result's mantissa; an fp16 result is rounded from the sum itself. An H200 agrees bit for bit on
-// tests/golden (wgmma/elements); MMA-Sim, arXiv 2511.10909, says the same of fp32 results.
+// Sums follow matrix_sum.hpp and byte_sum.hpp.
 #include <algorithm>
 #include <iterator>
 
+#include "byte_sum.hpp"
 #include "tensor.hpp"
 #include "wgmma_collective.hpp"
 #include "wgmma_tile.hpp"
 
 namespace {
 
-constexpr int MAX_K = 32, BYTE_FRACTION_BITS = 13;
-
-// e4m3 has no infinity; only all ones is NaN (PTX ISA 5.2.3).
-Element e4m3_element(uint8_t bits) {
-  const int field = bits >> 3 & 15, mantissa = bits & 7, exponent = (field ? field : 1) - 7;
-  const float sign = bits & 0x80 ? -1.0f : 1.0f;
-  if ((bits & 0x7F) == 0x7F) return {bits_as<float>(TENSOR_CORE_NAN), SPECIAL_EXPONENT};
-  if (!(bits & 0x7F)) return {sign * 0.0f, NO_EXPONENT};
-  return {sign * std::ldexp(static_cast<float>(field ? 8 + mantissa : mantissa), exponent - 3),
-          static_cast<int16_t>(exponent)};
-}
-
-// e5m2 is the upper half of an fp16 number.
-Element e5m2_element(uint8_t bits) { return half_element(static_cast<uint16_t>(bits << 8)); }
+constexpr int MAX_K = 32;
 
 // An operand as rows of K elements.
 struct Rows {
@@ -86,21 +72,6 @@ void gather_registers(Cta& cta, const Collective& collective, const Format& form
   }
 }
 
-// Finite 8-bit elements: every truncated term and their sum are small integers. The sum has at most 19 bits, so that it is
-// exact in fp32 where it is to be rounded to fp16.
-float byte_sum(const Element* a, const Element* b, float accumulator, bool accumulate, bool to_half) {
-  int greatest = accumulate ? float_exponent(accumulator) : NO_EXPONENT;
-  for (int k = 0; k < MAX_K; ++k) greatest = std::max(greatest, a[k].exponent + b[k].exponent);
-  if (greatest <= NO_EXPONENT / 2) return 0.0f;  // nothing but zeros
-  const double scale = std::ldexp(1.0, BYTE_FRACTION_BITS - greatest);
-  int64_t total = accumulate ? static_cast<int64_t>(accumulator * scale) : 0;
-  for (int k = 0; k < MAX_K; ++k)
-    total += static_cast<int64_t>(static_cast<double>(a[k].value * b[k].value) * scale);
-  const float sum = truncate_to_float(std::ldexp(static_cast<double>(total), greatest - BYTE_FRACTION_BITS));
-  if (to_half) return sum;
-  return bits_as<float>(bits_as<uint32_t>(sum) & ~((1u << (23 - BYTE_FRACTION_BITS)) - 1));
-}
-
 struct Product {
   const Rows &a, &b;
   bool bytes, accumulate, to_half;
@@ -109,7 +80,7 @@ struct Product {
     const int k_count = bytes ? 32 : 8;
     const Element *x = a.row(row, k_count), *y = b.row(column, k_count);
     if (bytes && a.finite[row] && b.finite[column] && (!accumulate || std::isfinite(accumulator)))
-      return byte_sum(x, y, accumulator, accumulate, to_half);
+      return byte_sum(k_count, x, y, accumulator, accumulate, to_half);
     return tensor_core_sum(
         k_count, [&](int k) { return x[k]; }, [&](int k) { return y[k]; }, accumulator, accumulate);
   }

@@ -52,3 +52,36 @@ extern "C" __global__ void dump(const __grid_constant__ Map map, char* out) { ou
 extern "C" __global__ void refused(unsigned* out) {
   asm volatile("discard.global.L2 [%0], 128;" ::"l"(out) : "memory");
 }
+
+// ---- launches that may overlap
+
+extern "C" __global__ void signals_early(int* shared_data, const int* given, int n) {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) shared_data[i] = given[i] + 1;
+}
+
+extern "C" __global__ void signals_late(int* shared_data, const int* given, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) shared_data[i] = given[i] + 1;
+  __syncthreads();  // the first thread to signal speaks for its CTA
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+extern "C" __global__ void waits(int* out, const int* shared_data, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  if (i < n) out[i] = 3 * shared_data[i];
+}
+
+extern "C" __global__ void does_not_wait(int* out, const int* shared_data, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) out[i] = 3 * shared_data[i];  // the line that should have waited
+}
+
+extern "C" __global__ void reads_own_then_waits(int* out, const int* given, const int* shared_data, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  const int own = i < n ? given[i] : 0;
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  if (i < n) out[i] = shared_data[i] - own;
+}

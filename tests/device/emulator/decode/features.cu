@@ -207,10 +207,10 @@ extern "C" __global__ void __launch_bounds__(128) tensors(const __grid_constant_
 
 extern "C" __global__ void refused_malloc(int* x) { int* m = (int*)malloc(x[0]); x[1] = m[3]; free(m); }
 __device__ __noinline__ int helper(int x) { return x * 3 + counter; }
-extern "C" __global__ void refused_call(int* x) { x[0] = helper(x[1]); }
+extern "C" __global__ void calls(int* x) { x[0] = helper(x[1]); }
 typedef int (*Operation)(int);
 __device__ Operation table[2];
-extern "C" __global__ void refused_indirect(int* x) { x[1] = table[x[0]](x[2]); }
+extern "C" __global__ void indirect_calls(int* x) { x[1] = table[x[0]](x[2]); }
 extern "C" __global__ void __cluster_dims__(2) clusters(int* x) {
   __shared__ int cell[32];
   cell[threadIdx.x % 32] = threadIdx.x;

@@ -10,13 +10,13 @@ from ptxgym.device.emulator.decode_layout import lay_out
 from ptxgym.device.emulator.decode_operands import Context
 from ptxgym.device.emulator.ptx import parse_module
 
-WIDTHS = {"16": "b16", "32": "b32", "64": "b64", "128": "b128", "p": "pred"}
+WIDTHS = {"8": "b8", "16": "b16", "32": "b32", "64": "b64", "128": "b128", "p": "pred"}
 FIELDS = ("d", "d2", "a", "b", "c", "e")
 DECLARATIONS = "".join(
     f".reg .{kind} {', '.join(f'{field}{width}' for field in FIELDS)};\n" for width, kind in WIDTHS.items()
 ) + (
     ".reg .b32 v<256>; .reg .b16 vh<8>; .reg .b64 vd<8>; .reg .b128 vq<2>;\n"
-    ".reg .b32 x<16>; .reg .b64 xd<8>; .reg .b16 xh<8>;\n"
+    ".reg .b32 x<32>; .reg .b64 xd<8>; .reg .b16 xh<8>;\n"
 )
 HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
 
@@ -69,4 +69,4 @@ def decode_one(instruction: str) -> Decoded:
 
 def registers(text: str) -> list[str]:
     """Register names of the tables in an operand list."""
-    return re.findall(r"(?<![\w%.])(?:(?:d2|[abcde])(?:16|32|64|128|p)|[vx][hdq]?\d+)(?!\w)", text)
+    return re.findall(r"(?<![\w%.])(?:(?:d2|[abcde])(?:8|16|32|64|128|p)|[vx][hdq]?\d+)(?!\w)", text)

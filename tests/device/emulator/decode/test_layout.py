@@ -112,13 +112,21 @@ def test_external_variable_is_refused() -> None:
         decode(".reg .b64 a;\nmov.u64 a, g;", ".extern .global .b32 g;")
 
 
-def test_tables_of_functions_are_refused_where_they_are_used() -> None:
-    head = ".func f()\n{\nret;\n}\n.global .align 8 .u64 table[2] = {f, f};\n.global .u64 plain[1] = {generic(table)};"
+def test_tables_of_functions_hold_their_addresses() -> None:
+    """Those that `mov` gives too; that of a function without a body is refused where it is used."""
+    head = (
+        ".func f()\n{\nret;\n}\n.func g()\n{\nret;\n}\n.func elsewhere();\n"
+        ".global .align 8 .u64 table[3] = {f, 5, g};\n.global .u64 plain[1] = {generic(table)};\n"
+        ".global .u64 bad[1] = {elsewhere};"
+    )
     module = DecodedModule.parse(kernel("ret;", head))
     assert module.kernel("k").relocations == () and module.symbols["table"].relocations == ()
     assert [r.symbol for r in module.symbols["plain"].relocations] == ["table"]
-    with pytest.raises(NotEmulated, match="address of `f`"):
-        decode(".reg .b64 a;\nmov.u64 a, table;", head)
+    first, number, second = np.frombuffer(module.symbols["table"].initial, "<u8").tolist()
+    moved = decode(".reg .b64 a;\nmov.u64 a, f;\nmov.u64 a, g;", head).consts["lo"].tolist()
+    assert number == 5 and moved == [first, second] and first >= ir.FUNCTION_WINDOW
+    with pytest.raises(NotEmulated, match="address of `elsewhere`"):
+        decode(".reg .b64 a;\nmov.u64 a, bad;", head)
 
 
 def test_constants_are_shared_by_value_and_width() -> None:

@@ -86,9 +86,15 @@ def test_other_calls_are_refused_by_name(name: str, code: str) -> None:
     assert caught.value.code == f"emulator.{code}"
 
 
-def test_indirect_call_is_refused() -> None:
-    with pytest.raises(NotEmulated, match="indirect"):
-        decode(".reg .b64 f;\ncall (), f, (), P;\nP: .callprototype ()_ ();\n")
+def test_an_indirect_call_takes_the_function_from_a_register() -> None:
+    head = ".func f()\n{\nret;\n}\n.func g(.param .b32 n)\n{\nret;\n}\n"
+    body = ".reg .b64 r;\nmov.u64 r, f;\nmov.u64 r, g;\ncall (), r, (), P;\nP: .callprototype ()_ ();\n"
+    decoded = decode(body, head)
+    call = decoded.inst[operations(decoded).index("CALL_INDIRECT")]
+    first, second = decoded.pool[call["vec"] : call["vec"] + call["nvec"]]
+    assert operations(decoded)[first] == "CALL" and second == 0, "g takes what the call does not give"
+    with pytest.raises(NotEmulated, match="neither a function nor a 64-bit register"):
+        decode(".reg .b32 r;\ncall (), r, (), P;\nP: .callprototype ()_ ();\n")
 
 
 def test_local_depot_after_loc_prefix() -> None:
@@ -195,9 +201,11 @@ def test_named_barriers_and_unaligned_barrier() -> None:
     assert not decode_one("barrier.sync a32").row["flags"] & ir.FLAG["F_ALIGNED"]
 
 
-def test_cooperative_kernels_are_refused_and_clusters_kept() -> None:
+def test_registers_of_the_grid_wide_barrier_and_of_clusters() -> None:
+    low = decode(".reg .b32 r;\nmov.u32 r, %envreg2;\nmov.u32 r, %envreg1;").sregs["sreg"].tolist()
+    assert low == [ir.SREG["SR_ENVREG2"], ir.SREG["SR_ENVREG1"]]
     with pytest.raises(NotEmulated, match="grid-wide"):
-        decode(".reg .b32 r;\nmov.u32 r, %envreg2;")
+        decode(".reg .b32 r;\nmov.u32 r, %envreg3;")
     text = kernel("ret;").replace("k()\n", "k()\n.explicitcluster\n.reqnctapercluster 2, 1, 1\n")
     assert DecodedModule.parse(text).kernel("k").cluster == (2, 1, 1)
     alone = kernel("ret;").replace("k()\n", "k()\n.reqnctapercluster 1, 1, 1\n")
