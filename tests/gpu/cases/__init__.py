@@ -15,6 +15,7 @@ from tests.gpu.cases.elements import element_cases
 from tests.gpu.cases.forms import form_cases
 from tests.gpu.cases.lanes import lane_cases
 from tests.gpu.cases.model import DATA_TYPES, FILLS, SWIZZLES, Case, Map
+from tests.gpu.cases.products import product_cases
 from tests.gpu.cases.shapes import shape_cases
 from tests.gpu.cases.values import SPREADS, random_bytes, spread_words
 from tests.gpu.cases.warp import MMA_FORMS, mma, warp_cases
@@ -51,6 +52,7 @@ __all__ = [
     "lane_cases",
     "load",
     "mma",
+    "product_cases",
     "random_bytes",
     "shape_cases",
     "spread_words",
@@ -63,7 +65,10 @@ __all__ = [
 
 def all_cases() -> list[Case]:
     """Every case of the golden file; names are unique."""
-    families = (copy_cases, form_cases, wgmma_cases, shape_cases, element_cases, warp_cases, lane_cases, cluster_cases)
+    families = (
+        copy_cases, form_cases, wgmma_cases, shape_cases, element_cases, warp_cases, lane_cases, cluster_cases,
+        product_cases,
+    )  # fmt: skip
     cases = [case for family in families for case in family()]
     assert len({case.name for case in cases}) == len(cases)
     return cases

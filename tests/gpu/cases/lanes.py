@@ -58,7 +58,7 @@ MORE = (
 """Carry chains, which need two instructions, and variants that the table lists only once."""
 NOT_HERE = (
     r"^(?:activemask|elect|bar\.warp|mov)|\.cc\b|addc|subc|madc"  # the warp's shape; carry chains: see MORE
-    r"|cache_hint|\.nc|128\b|\.v8|ldu|\.f32x2"  # policies, 128-bit registers, other generations
+    r"|cache_hint|\.nc|128\b|\.v8|ldu|\.f32x2|e2m[13]x2|e3m2x2|ue8m0"  # policies, 128-bit registers, other generations
     r"|\.local|\.param|\.const|\[\d"  # spaces in which no cell lies: an address of global memory means nothing there
 )
 """Forms of the table that need more than their operands."""

@@ -13,7 +13,21 @@ from tests.device.emulator.tensor.harness import CONFORMANCE, compile_ptx
 from tests.gpu.cases import all_cases
 from tests.gpu.cases.ptx import module
 
-COVERED = ("cp", "mbarrier", "ldmatrix", "stmatrix", "movmatrix", "mma", "wgmma", "redux", "elect", "barrier", "bar")
+COVERED = (
+    "wmma",
+    "tensormap",
+    "cp",
+    "mbarrier",
+    "ldmatrix",
+    "stmatrix",
+    "movmatrix",
+    "mma",
+    "wgmma",
+    "redux",
+    "elect",
+    "barrier",
+    "bar",
+)
 COVERED += (
     "atom",
     "red",
@@ -34,7 +48,7 @@ COVERED += (
 COVERED += ("sub", "min", "max", "set", "setp", "shfl", "vote", "match", "prmt", "lop3", "bfe", "bfi", "shf", "dp4a")
 ELSEWHERE = re.compile(
     r"createpolicy|cp\.async\.bulk\.prefetch\.L2\.global\.L2::cache_hint"  # policies and hints move nothing
-    r"|\.f32x2$"  # of sm_100
+    r"|\.f32x2$|^cvt.*(?:e2m1x2|e2m3x2|ue8m0x2)|swizzle_atomicity"  # of sm_100
     r"|^bar\.warp\.sync$|^(?:bar|barrier).*(?:red\.popc|arrive)"  # by their other spelling
 )
 

@@ -23,6 +23,7 @@ from tests.gpu.cases import (
     element_cases,
     form_cases,
     lane_cases,
+    product_cases,
     shape_cases,
     warp_cases,
     wgmma_cases,
@@ -72,6 +73,11 @@ def test_matrices_of_a_warp(conformance: Kernels, case: Case) -> None:
 
 @replayed(lane_cases)
 def test_single_instructions(conformance: Kernels, case: Case) -> None:
+    agrees(conformance, case)
+
+
+@replayed(product_cases)
+def test_later_products_and_rewritten_maps(conformance: Kernels, case: Case) -> None:
     agrees(conformance, case)
 
 
