@@ -89,7 +89,7 @@ class Desk:
         self._errors: OrderedDict[str, BaseException] = OrderedDict()
         self._about: About | None = None
         self._trouble = ""
-        self._leaving = self._closed = False
+        self._begun = self._leaving = self._closed = False
         self.left = asyncio.Event()
         """Set when nobody is to be kept waiting any more."""
 
@@ -107,6 +107,7 @@ class Desk:
                 log.warning("no worker yet: %s", error)
         for accepted in await self._call(self._journal.left):
             await self._resume(accepted)
+        self._begun = True
 
     @property
     def about(self) -> About:
@@ -156,8 +157,14 @@ class Desk:
         )
 
     async def let_go(self, key: str, asker: str) -> bool:
-        """Take an asker off an evaluation; return whether he was on it."""
+        """Take an asker off an evaluation; return whether he was on it.
+
+        Raises:
+            Overloaded: if that is not known yet, as an earlier process may have accepted it.
+        """
         found = self._open.get(key)
+        if found is None and not self._begun:
+            raise Overloaded("the service is starting; try again in a moment")
         ticket = None if found is None else found.tickets.get(asker)
         if ticket is None:
             return False

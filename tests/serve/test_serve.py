@@ -28,7 +28,7 @@ from ptxgym.errors import (
 from ptxgym.evaluator import Evaluator
 from ptxgym.serve import client
 from ptxgym.serve.journal import Journal
-from ptxgym.serve.wire import Answer, Problem
+from ptxgym.serve.wire import Answer, Asked, Problem
 from ptxgym.task import load_task
 from ptxgym.verdict import Status
 from tests.serve.conftest import TOKEN, Killable
@@ -280,6 +280,52 @@ def test_a_killed_server_goes_on_with_what_it_accepted(killable, log):
     assert emulated.count("// ok") == 1
     assert len(emulated) - len(set(emulated)) <= 2  # what two workers had in hand
     assert list((killable.folder / "accepted").glob("*.json")) == []
+
+
+def test_who_lets_go_while_the_server_is_down_is_heard_once_it_is_back(killable, log):
+    """Else what it had accepted would go on for nobody until its deadline."""
+    address = killable.start()
+
+    async def leave(evaluator: Evaluator) -> None:
+        waiting = asyncio.create_task(evaluator.aevaluate("// sleep 600", "gemm"))
+        while ("emulate", "// sleep 600") not in steps(log):
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(1.5)  # its first question is answered with the key
+        killable.kill()
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    with Evaluator(address) as evaluator:
+        asyncio.run(leave(evaluator))
+        (accepted,) = (killable.folder / "accepted").glob("*.json")
+        killable.start()
+        until = time.monotonic() + 90
+        while accepted.exists():
+            assert time.monotonic() < until, "it goes on for nobody"
+            time.sleep(0.1)
+
+
+def test_who_is_interrupted_tells_the_service_quickly(monkeypatch):
+    asked: list[tuple[str, str]] = []
+    told = client.Client("http://localhost:1")
+
+    def exchange(method: str, path: str, body: bytes | None, limit_s: float) -> tuple[int, bytes]:
+        asked.append((method, path))
+        assert limit_s <= client.INTERRUPTED_S
+        return 204 if len(asked) > 2 else 503, b""
+
+    def interrupted(call: client.Call) -> None:
+        call.key = "k"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(told._connections, "exchange", exchange)
+    monkeypatch.setattr(told, "_waited", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        told.verdict(client.Call(Asked(text="x", task="gemm", asker="me")))
+    assert asked == [("DELETE", "/v1/evaluations/k?asker=me")] * 3
+    told.withdraw(client.Call(Asked(text="x", task="gemm", asker="me")))  # nothing was accepted yet, that is known
+    assert len(asked) == 3
 
 
 def test_a_signal_lets_a_server_finish_what_it_accepted_and_end_well(killable, log):
