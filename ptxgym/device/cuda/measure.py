@@ -280,6 +280,8 @@ class _Flow:
         if profiled is None or isinstance(profiled, Unusable) or self.timing is None:
             return None
         plan = self._request.plan(self._first.axes)
+        if len(profiled.durations_us) != len(plan.launches):  # which `_behaves_differently` has told
+            return None
         return credit.duration_problem(plan, profiled.durations_us, self.timing.candidate_us)
 
     def _emulated(self, why: str) -> Evidence | None:

@@ -336,6 +336,8 @@ def test_witness_that_could_not_run_denies_nothing_and_is_named(gpu: FakeGpu, st
 def test_profiled_run_must_launch_compute_and_last_as_the_others(gpu: FakeGpu) -> None:
     gpu.profiled = lambda p: replace(p, launches=("other",))
     assert "other kernels were launched" in judged(run(gpu)).message
+    gpu.profiled = lambda p: replace(p, launches=("other", *p.launches), durations_us=(1.0, *p.durations_us))
+    assert "other kernels were launched" in judged(run(gpu)).message  # and no fault, though there is one time too many
     gpu.profiled = lambda p: replace(p, outputs={"C": p.outputs["C"] * 0})
     assert "output is wrong there" in judged(run(gpu)).message
     gpu.profiled = lambda p: replace(p, durations_us=(350.0,))
