@@ -112,10 +112,14 @@ class _Sitting:
             self._watcher.on_end(planned, record)
 
     async def _episode(self, planned: Planned) -> EpisodeRecord:
-        """Play an episode, again from its last complete turn where the machine failed."""
+        """Play an episode, again from its last complete turn where the machine failed.
+
+        Not where an evaluation was overdue: it may still be running, and would be waited for as long again. The next
+        sitting tries it anew.
+        """
         record = await self._attempt(planned)
         for number in range(self._limits.infra_retries):
-            if record.status != "infra":
+            if record.status != "infra" or record.problem.startswith(f"{judging.Overdue.__name__}: "):
                 break
             self._watcher.on_retry(planned, record)
             await asyncio.sleep(INFRA_PAUSE_S * 2**number)

@@ -182,7 +182,7 @@ def test_an_evaluation_that_never_ends_costs_its_own_episode_alone(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(judging, "DEADLINE_S", 0.5)
-    limits = Limits(model_calls=2, builds=1, evaluations=1, infra_retries=0)
+    limits = Limits(model_calls=2, builds=1, evaluations=1, infra_retries=2)
     planned, agent = episodes(4, turns=1), Fake()
     with RunWriter(folder) as run, Hanging(ScriptedDevice(), secret="s", builds=1, runs=1) as evaluator:
         play(planned, run, evaluator, {"fake": agent}, limits)
