@@ -134,8 +134,7 @@ def _rules() -> None:
     space = space_slot("", "global", "shared", "shared::cta")
     head = word("sync", "aligned")
     for role in "abc":
-        kinds = types(*(_SUMS if role == "c" else _FACTORS))
-        slots = [*word("load", role), *head, layouts, shapes, space, kinds]
+        slots = [*word("load", role), *head, layouts, shapes, space, types(*(_SUMS if role == "c" else _FACTORS))]
         rule("wmma", slots, _transfer(role, store=False), note=_NOTE, example="{d0, …}, [a], b")
     slots = [*word("store", "d"), *head, layouts, shapes, space, types(*_SUMS)]
     rule("wmma", slots, _transfer("d", store=True), note=_NOTE, example="[a], {d0, …}, b")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -268,9 +269,10 @@ def overlapping(plan: LaunchPlan) -> tuple[Launch, ...]:
     Only what directly follows a launch in its own stream, and waits for no other stream, may do so.
     """
     found = []
-    for before, operation in zip(plan.operations, plan.operations[1:], strict=False):
-        both = isinstance(before, Launch) and isinstance(operation, Launch)
-        if both and operation.programmatic and before.stream == operation.stream and not operation.after:
+    for before, operation in itertools.pairwise(plan.operations):
+        if not isinstance(before, Launch) or not isinstance(operation, Launch):
+            continue
+        if operation.programmatic and before.stream == operation.stream and not operation.after:
             found.append(operation)
     return tuple(found)
 
