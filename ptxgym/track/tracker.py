@@ -180,7 +180,7 @@ class WandbTracker(JsonlTracker):
         self._finish_s = finish_s
         self._sender: Sender | None = None
         super().__init__(folder, name, config, secrets=secrets, on_problem=on_problem)
-        self._sender = Sender(folder)
+        self._sender = Sender(folder) if os.environ.get("WANDB_MODE") != "disabled" else None
 
     @property
     def where(self) -> str:

@@ -260,6 +260,14 @@ def test_without_a_network_it_goes_on_offline(
     assert [each["exit_code"] for each in called(calls, "finish")] == [0]
 
 
+def test_wandb_that_is_disabled_is_not_started(tmp_path: Path, calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    assert track(tmp_path / "run", range(1, 3)) == [] and not calls.exists()
+    monkeypatch.delenv("WANDB_MODE")
+    assert track(tmp_path / "run", range(3, 4)) == []
+    assert [each["values"]["turns"] for each in called(calls, "log") if "turns" in each["values"]] == ["1", "2", "3"]
+
+
 def test_a_problem_nobody_takes_is_a_warning(tmp_path: Path, calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_WANDB", "init:raise")
     with pytest.warns(TrackingWarning, match="wandb cannot begin"), WandbTracker(tmp_path / "run", "r", {}):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ptxgym.adapters.rollout import Rollout
 from ptxgym.agent.prompting import fenced
 from ptxgym.curriculum import State
 from ptxgym.episode import Episode
@@ -186,7 +187,9 @@ def test_grpo_trains_on_episodes_and_goes_on(model: Path, tmp_path: Path) -> Non
     with Evaluator(ScriptedDevice()) as evaluator:
         with pytest.raises(Stop):
             grpo(recipe, tmp_path, evaluator=evaluator, logs=[stopping_at(2)])
-        done = grpo(recipe, tmp_path, evaluator=evaluator, resume=True)
+        played: list[Rollout] = []
+        done = grpo(recipe, tmp_path, evaluator=evaluator, resume=True, on_rollout=played.append)
+    assert {len(each.episode.turns) for each in played} == {1} and len(played) in (2, 4), "two a step"
     steps = [line.step for line in done.metrics if "reward" in line.values]
     assert (done.steps, done.rows, steps) == (3, 1, [1, 2, 3])
     assert all(line.values["reward"] == 0.0 for line in done.metrics if "reward" in line.values)
