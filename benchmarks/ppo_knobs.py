@@ -1,19 +1,20 @@
 """PPO against random search over the 69,120 settings of the template gemm/h100/ring, of which 204 are right.
 
 Both may evaluate equally many *distinct* settings; a setting that was evaluated before is free. PPO is what
-`ptxgym train rllib configs/train/ppo.toml` runs; random search draws without repetition. Verdicts are kept in a folder
-by the hash of the text, so that seeds share them.
+`ptxgym train rllib ppo` runs, random search draws without repetition. Verdicts are kept by the hash of the text, so
+that seeds share them, and a run that was ended goes on.
 
-    python benchmarks/ppo_knobs.py run OUT [--device emulator|cuda] [--seeds 5] [--evaluations 300]
+    python benchmarks/ppo_knobs.py run OUT [--device emulator|cuda] [--seeds 0 1 2 3 4] [--evaluations 300]
     python benchmarks/ppo_knobs.py judge --device cuda --out JUDGED.json [--limit-s 290]
-    python benchmarks/ppo_knobs.py replay OUT JUDGED.json        # `run`, with the scores of another machine
-    python benchmarks/ppo_knobs.py check OUT                     # formula and shared builds against whole evaluations
+    python benchmarks/ppo_knobs.py run OUT --judged JUDGED.json     # with the verdicts of a GPU elsewhere
+    python benchmarks/ppo_knobs.py check OUT                        # formula and shared builds, see below
+    python benchmarks/ppo_knobs.py summary OUT
     python benchmarks/ppo_knobs.py plot OUT [OUT …] --svg CURVES.svg
 
 On the emulator builds are shared: settings that differ only in what `ring.cu.in` hands its kernel as parameters have
 the same device code, so that one of them is compiled, and the others take its build and its recorded plan with their
 own parameters written into it. `check` holds this, and the formula for which settings are right, against settings that
-are compiled and judged one by one. `run` and `replay` need RLlib (`ptxgym[ray]`), `plot` `ptxgym[report]`.
+are compiled and judged one by one. `run` needs RLlib (`ptxgym[ray]`), `plot` `ptxgym[report]`.
 """
 
 from __future__ import annotations
@@ -21,14 +22,16 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import hashlib
+import itertools
 import json
 import os
 import random
 import re
+import statistics
 import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +46,10 @@ PARAMETERS = ("kStages", "kLag", "kArrivals", "kExpect", "kStep", "kStride", "kM
 """Knobs that reach the kernel as parameters, in the order of the kernel's `Schedule`."""
 SLOT_K_BYTES = 128
 """Of a row of either operand in a slot."""
+EVALUATIONS, RIGHT_SCORE = 300, 0.5
+ARMS = ("ppo", "random")
+NUMBERS = ("area", "best", "mean", "right", "first_right")
+NAMES = {"ppo": "PPO (RLlib)", "random": "random search"}
 
 
 # ---- which settings are right, by what the template says
@@ -82,16 +89,21 @@ def settings(template: KnobTemplate) -> Iterator[Setting]:
 class Kept(Evaluator):
     """Keeps verdicts in a folder by the hash of the text: for every seed, and for a run that goes on."""
 
-    def __init__(self, folder: Path, device: str, **more: Any) -> None:
-        super().__init__(device, secret=SECRET, **more)
+    def __init__(self, folder: Path, device: str, judged: Mapping[str, Verdict] | None = None) -> None:
+        super().__init__(device, secret=SECRET, tier="rl" if device == "cuda" else "standard")
         self._folder = folder
+        self._verdicts = dict(judged or {})
+        """By the hash of the text; those of another machine, and those that were read."""
         folder.mkdir(parents=True, exist_ok=True)
 
     def evaluate(self, text: str, *asked: Any, **more: Any) -> Verdict:
-        path = self._folder / f"{hashlib.sha256(text.encode()).hexdigest()}.json"
-        if not path.exists():
-            write_whole(path, super().evaluate(text, *asked, **more).model_dump_json())
-        return Verdict.model_validate_json(path.read_bytes())
+        key = hashlib.sha256(text.encode()).hexdigest()
+        if key not in self._verdicts:
+            path = self._folder / f"{key}.json"
+            if not path.exists():
+                write_whole(path, super().evaluate(text, *asked, **more).model_dump_json())
+            self._verdicts[key] = Verdict.model_validate_json(path.read_bytes())
+        return self._verdicts[key]
 
 
 _LINE = r"^constexpr int {} = (\d+);$"
@@ -252,9 +264,176 @@ def _near(template: KnobTemplate, setting: Setting) -> bool:
     return any(is_right({**setting, knob.name: choice}) for knob in template.knobs for choice in knob.choices)
 
 
+# ---- the campaign
+
+
+def run(out: Path, device: str, seeds: Sequence[int], evaluations: int, judged: Path | None) -> None:
+    """Both arms for some seeds; what an earlier run has finished stays."""
+    from ptxgym.knobs.journal import read_journals
+    from ptxgym.train.recipe import PpoRecipe, load_train_recipe
+    from ptxgym.train.rllib import JOURNALS, ppo
+    from ptxgym.train.run import FRONT
+
+    template = load_template(TEMPLATE)
+    elsewhere = {} if judged is None else read_judged(template, judged)
+    sharing = shared_builds(template) if device == "emulator" else nullcontext()
+    with Kept(out / "verdicts", device, elsewhere) as evaluator, sharing:
+        for seed in seeds:
+            recipe = load_train_recipe("ppo", PpoRecipe, {"seed": seed, "evaluations": evaluations})
+            folder = out / f"ppo-{seed}"
+            started = time.monotonic()
+            done = ppo(recipe, folder, resume=(folder / FRONT).exists(), evaluator=evaluator)
+            _write_arm(
+                out, "ppo", seed, [(each.setting, each.score) for each in read_journals(folder / JOURNALS)],
+                turns=done.metrics[-1].values["turns"], time_s=time.monotonic() - started, device=device,
+            )  # fmt: skip
+            if (out / f"random-{seed}.json").exists():
+                continue
+            drawn = [template.action(at) for at in random.Random(seed).sample(range(template.size), evaluations)]
+            scores = [evaluator.evaluate(template.render(each), TASK, ARCH).score for each in drawn]
+            _write_arm(out, "random", seed, list(zip(map(template.setting, drawn), scores, strict=True)), device=device)
+
+
+def _write_arm(out: Path, arm: str, seed: int, found: Sequence[tuple[Setting, float]], **more: Any) -> None:
+    scores = [score for _, score in found]
+    best = max(found, key=lambda each: each[1])[0]
+    write_whole(
+        out / f"{arm}-{seed}.json",
+        json.dumps({"arm": arm, "seed": seed, "scores": scores, "best": best, **more}) + "\n",
+    )
+    print(
+        arm,
+        seed,
+        len(scores),
+        {name: round(value, 4) for name, value in measures(scores, len(scores)).items()},
+        flush=True,
+    )
+
+
+def read_judged(template: KnobTemplate, path: Path) -> dict[str, Verdict]:
+    """The verdicts of another machine by the hash of the text.
+
+    Every right setting must be among them: an emulated score is no score of a GPU.
+    """
+    found = {
+        template.render(template.choose(each["setting"])): Verdict.model_validate(each["verdict"])
+        for each in json.loads(path.read_text())["judged"]
+    }
+    missing = [
+        setting
+        for setting in settings(template)
+        if is_right(setting) and template.render(template.choose(setting)) not in found
+    ]
+    if missing:
+        raise SystemExit(f"{path} lacks {len(missing)} right settings, such as {missing[0]}")
+    return {hashlib.sha256(text.encode()).hexdigest(): verdict for text, verdict in found.items()}
+
+
+def best_so_far(scores: Sequence[float], number: int) -> list[float]:
+    """By number of distinct evaluations; an arm that ended keeps its best."""
+    curve = list(itertools.accumulate(scores[:number], max))
+    return curve + [curve[-1]] * (number - len(curve))
+
+
+def measures(scores: Sequence[float], number: int) -> dict[str, float]:
+    """What is compared, over the first `number` distinct evaluations."""
+    counted = scores[:number]
+    first = next((at + 1 for at, score in enumerate(counted) if score >= RIGHT_SCORE), number + 1)
+    return {
+        "area": statistics.fmean(best_so_far(scores, number)),
+        "best": max(counted),
+        "mean": statistics.fmean(counted),
+        "right": sum(score >= RIGHT_SCORE for score in counted),
+        "first_right": first,
+    }
+
+
+def mann_whitney(one: Sequence[float], other: Sequence[float]) -> tuple[float, float]:
+    """U of `one` and the exact probability of one as large, if both are of one distribution (ties count half)."""
+    values = [*one, *other]
+
+    def u(chosen: Sequence[int]) -> float:
+        rest = [values[at] for at in range(len(values)) if at not in chosen]
+        return sum((values[at] > each) + (values[at] == each) / 2 for at in chosen for each in rest)
+
+    observed = u(range(len(one)))
+    all_ = [u(chosen) for chosen in itertools.combinations(range(len(values)), len(one))]
+    return observed, sum(each >= observed for each in all_) / len(all_)
+
+
+def read_arms(out: Path) -> dict[str, list[dict[str, Any]]]:
+    return {arm: [json.loads(path.read_text()) for path in sorted(out.glob(f"{arm}-*.json"))] for arm in ARMS}
+
+
+def summary(out: Path, evaluations: int) -> dict[str, Any]:
+    arms = read_arms(out)
+    found = {arm: [measures(each["scores"], evaluations) for each in runs] for arm, runs in arms.items()}
+    tests = {
+        name: mann_whitney([each[name] for each in found["ppo"]], [each[name] for each in found["random"]])
+        for name in ("area", "best", "mean", "right")
+    }
+    return {
+        "evaluations": evaluations, **found, "u_and_p_one_sided": tests,
+        "means": {arm: {name: statistics.fmean(each[name] for each in found[arm]) for name in NUMBERS} for arm in ARMS},
+        "turns": [each["turns"] for each in arms["ppo"]], "best": [each["best"] for each in arms["ppo"]],
+    }  # fmt: skip
+
+
+def plot(folders: Sequence[Path], evaluations: int, svg: Path) -> None:
+    """Best score so far, and right settings found, by distinct evaluations: mean over seeds and every run."""
+    import vl_convert
+
+    panels = []
+    for out in folders:
+        best, right = [], []
+        for arm, runs in read_arms(out).items():
+            for each in runs:
+                counted = itertools.accumulate(score >= RIGHT_SCORE for score in each["scores"][:evaluations])
+                found = list(counted)
+                for at, value in enumerate(best_so_far(each["scores"], evaluations)):
+                    point = {"arm": NAMES[arm], "seed": each["seed"], "at": at + 1}
+                    best.append({**point, "value": value})
+                    right.append({**point, "value": found[min(at, len(found) - 1)]})
+        place = "on an H200" if "h200" in out.name else "on the emulator"
+        panels += [_panel(best, f"best score so far, {place}"), _panel(right, f"right settings found, {place}")]
+    spec = {
+        "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
+        "concat": panels, "columns": 2, "background": "white",
+        "config": {"font": "Arial, Helvetica, Liberation Sans, sans-serif", "view": {"stroke": None}},
+    }  # fmt: skip
+    svg.write_text(vl_convert.vegalite_to_svg(spec, vl_version="5.21") + "\n")
+
+
+def _panel(points: list[dict[str, Any]], title: str) -> dict[str, Any]:
+    value = {"field": "value", "type": "quantitative", "title": title.partition(",")[0]}
+    encoding = {
+        "x": {"field": "at", "type": "quantitative", "title": "distinct settings evaluated"},
+        "y": value,
+        "color": {
+            "field": "arm", "type": "nominal", "title": None,
+            "legend": {"orient": "bottom", "symbolOpacity": 1, "symbolStrokeWidth": 2.5},
+            "scale": {"domain": list(NAMES.values()), "range": ["#1f6feb", "#c2410c"]},
+        },
+    }  # fmt: skip
+    return {
+        "title": title, "width": 360, "height": 240, "data": {"values": points},
+        "layer": [
+            {"mark": {"type": "line", "opacity": 0.3, "strokeWidth": 1, "interpolate": "step-after"},
+             "encoding": {**encoding, "detail": {"field": "seed"}}},
+            {"mark": {"type": "line", "strokeWidth": 2.5},
+             "encoding": {**encoding, "y": {**value, "aggregate": "mean"}}},
+        ],
+    }  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
+    running = commands.add_parser("run")
+    running.add_argument("out", type=Path)
+    running.add_argument("--device", choices=("emulator", "cuda"), default="emulator")
+    running.add_argument("--seeds", type=int, nargs="+", default=list(range(5)))
+    running.add_argument("--judged", type=Path, help="of judge, on another machine")
     judging = commands.add_parser("judge")
     judging.add_argument("--device", choices=("emulator", "cuda"), default="cuda")
     judging.add_argument("--out", type=Path, required=True)
@@ -265,11 +444,24 @@ def main() -> None:
     checking.add_argument("out", type=Path)
     checking.add_argument("--settings", type=int, default=150)
     checking.add_argument("--whole", type=int, default=30, help="of these, compiled one by one")
+    summing = commands.add_parser("summary")
+    summing.add_argument("out", type=Path)
+    plotting = commands.add_parser("plot")
+    plotting.add_argument("outs", type=Path, nargs="+")
+    plotting.add_argument("--svg", type=Path, required=True)
+    for each in (running, summing, plotting):
+        each.add_argument("--evaluations", type=int, default=EVALUATIONS)
     chosen = parser.parse_args()
-    if chosen.command == "judge":
+    if chosen.command == "run":
+        run(chosen.out, chosen.device, chosen.seeds, chosen.evaluations, chosen.judged)
+    elif chosen.command == "judge":
         judge(chosen.device, chosen.out, chosen.limit_s, chosen.at_once, chosen.wrong)
     elif chosen.command == "check":
         check(chosen.out, chosen.settings, chosen.whole)
+    elif chosen.command == "summary":
+        print(json.dumps(summary(chosen.out, chosen.evaluations), indent=1))
+    else:
+        plot(chosen.outs, chosen.evaluations, chosen.svg)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,16 @@ _OWN = {
     "completion_only_loss": "the rows of a Fixit set",
 }
 """Settings of TRL that something else decides."""
+_OWN_OF_PPO = {
+    "env": "the key template",
+    "env_config": "the table env",
+    "seed": "the key seed",
+    "framework": "ptxgym: PyTorch",
+    "callbacks": "ptxgym.train.rllib",
+    "model": "the table model",
+    "model_config": "the table model",
+}
+"""Settings of RLlib that something else decides."""
 
 
 class Lora(Value):
@@ -37,19 +47,24 @@ class Lora(Value):
     """Names of modules, or what PEFT takes for all linear ones but the last."""
 
 
-class TrainRecipe(Value):
-    """What SFT and GRPO have in common."""
+class RunRecipe(Value):
+    """What all recipes have in common."""
 
     name: str
     summary: str
+    seed: int = Field(default=0, ge=0)
+    """Of weights that are new, of the order of rows, and of sampling."""
+    trainer: dict[str, JsonValue] = Field(default_factory=dict)
+    """Settings of TRL's `SFTConfig` or `GRPOConfig`, or of RLlib's `PPOConfig`, under their own names."""
+
+
+class TrainRecipe(RunRecipe):
+    """What SFT and GRPO have in common."""
+
     model: str = ""
     """A folder, or a name on the Hugging Face hub; the recipes that ship name none."""
     lora: Lora | None = None
     """None trains all weights."""
-    seed: int = Field(default=0, ge=0)
-    """Of weights that are new, of the order of rows, and of sampling."""
-    trainer: dict[str, JsonValue] = Field(default_factory=dict)
-    """Settings of TRL's `SFTConfig` or `GRPOConfig`, under their own names."""
 
     @field_validator("trainer")
     @classmethod
@@ -103,7 +118,43 @@ class GrpoRecipe(TrainRecipe):
     """How a GPU measures; `rl` is the quickest."""
 
 
-Recipe = TypeVar("Recipe", bound=TrainRecipe)
+class Turning(Value):
+    """An episode of `ptxgym.knobs.KnobEnv`; its arguments document the keys."""
+
+    turns: int = Field(default=1, ge=1)
+    reward: str = "shaped"
+    ladder: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+
+
+class PpoRecipe(RunRecipe):
+    """PPO, by RLlib, over the settings of a kernel template."""
+
+    template: str
+    """A name, or a file that ends in `.toml` (`ptxgym.knobs.load_template`)."""
+    env: Turning = Turning()
+    device: str = "auto"
+    """Where kernels are judged: `auto`, `emulator`, `cuda`, or the address of a service."""
+    tier: Tier = "standard"
+    """How a GPU measures; `rl` is the quickest."""
+    iterations: int = Field(ge=1)
+    """Each samples `train_batch_size_per_learner` turns, then learns from them."""
+    evaluations: int | None = Field(default=None, ge=1)
+    """Ends the run earlier, once so many different settings have been evaluated; others cost nothing again."""
+    save_iterations: int = Field(default=10, ge=1)
+    """From one checkpoint to the next."""
+    model: dict[str, JsonValue] = Field(default_factory=dict)
+    """Settings of RLlib's `DefaultModelConfig`, under their own names."""
+
+    @field_validator("trainer")
+    @classmethod
+    def _free(cls, trainer: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        for key in trainer:
+            if key in _OWN_OF_PPO:
+                raise ValueError(f"{key} is decided by {_OWN_OF_PPO[key]}")
+        return trainer
+
+
+Recipe = TypeVar("Recipe", bound=RunRecipe)
 
 
 def load_train_recipe(name: str, kind: type[Recipe], settings: Mapping[str, JsonValue] | None = None) -> Recipe:
@@ -111,7 +162,7 @@ def load_train_recipe(name: str, kind: type[Recipe], settings: Mapping[str, Json
 
     Args:
         name: Ends in `.toml` if it is a file.
-        kind: `SftRecipe` or `GrpoRecipe`.
+        kind: `SftRecipe`, `GrpoRecipe` or `PpoRecipe`.
         settings: Replace what the file says; a dot names a key within a table, such as `trainer.learning_rate`.
 
     Raises:
@@ -136,13 +187,14 @@ def load_train_recipe(name: str, kind: type[Recipe], settings: Mapping[str, Json
         raise UsageError(f"--set {where}: {first['msg'].removeprefix('Value error, ')}") from error
 
 
-def check_trainer(trainer: Mapping[str, JsonValue], known: Iterable[str], kind: str) -> None:
-    """Accept settings of TRL by name.
+def check_trainer(trainer: Mapping[str, JsonValue], known: Iterable[str], kind: str, table: str = "trainer") -> None:
+    """Accept settings of a library by name.
 
     Args:
         trainer: The recipe's table.
         known: What there is in the version that is installed.
-        kind: Name of TRL's class.
+        kind: Name of the library's class.
+        table: The name of the recipe's table.
 
     Raises:
         UsageError: if one is unknown; suggests the nearest.
@@ -150,10 +202,11 @@ def check_trainer(trainer: Mapping[str, JsonValue], known: Iterable[str], kind: 
     names = set(known)
     for key in trainer:
         if key not in names:
-            raise UsageError(f"[trainer]: {content.unknown(f'setting of {kind}', key, names - set(_OWN))}")
+            near = names - set(_OWN) - set(_OWN_OF_PPO)
+            raise UsageError(f"[{table}]: {content.unknown(f'setting of {kind}', key, near)}")
 
 
-def differing(one: TrainRecipe, other: TrainRecipe) -> tuple[str, ...]:
+def differing(one: RunRecipe, other: RunRecipe) -> tuple[str, ...]:
     """Return the keys, with dots, in which two recipes differ."""
     return tuple(_differing(one.model_dump(mode="json"), other.model_dump(mode="json"), ""))
 

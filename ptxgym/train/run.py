@@ -3,7 +3,7 @@
 train.json      method, recipe, data and versions: written once, at the start
 metrics.jsonl   a line whenever the trainer logs: step and numbers
 checkpoints/    the trainer's, to go on from
-model/          at the end: a whole model that can be loaded, adapters merged
+model/          at the end: a whole model that can be loaded, adapters merged; of PPO an RLModule
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from ptxgym.errors import ContentError, UsageError
 from ptxgym.store.lines import LineWriter, read_lines, to_json, write_whole
-from ptxgym.train.recipe import GrpoRecipe, SftRecipe, differing
+from ptxgym.train.recipe import GrpoRecipe, PpoRecipe, SftRecipe, differing
 from ptxgym.verdict import Value
 
 FRONT = "train.json"
@@ -34,8 +34,8 @@ Log = Callable[[int, Mapping[str, float]], None]
 class Front(Value):
     """What a run is."""
 
-    method: Literal["sft", "grpo"]
-    recipe: SftRecipe | GrpoRecipe
+    method: Literal["sft", "grpo", "ppo"]
+    recipe: SftRecipe | GrpoRecipe | PpoRecipe
     data_sha256: str | None = None
     """Of the rows that are trained on."""
     ptxgym: str

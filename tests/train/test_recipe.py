@@ -9,7 +9,15 @@ import pytest
 from ptxgym import content
 from ptxgym.errors import ContentError, UnknownNameError, UsageError
 from ptxgym.train.grpo import training_rows
-from ptxgym.train.recipe import GrpoRecipe, SftRecipe, TrainRecipe, check_trainer, differing, load_train_recipe
+from ptxgym.train.recipe import (
+    GrpoRecipe,
+    PpoRecipe,
+    SftRecipe,
+    TrainRecipe,
+    check_trainer,
+    differing,
+    load_train_recipe,
+)
 
 
 def written(folder: Path, text: str) -> str:
@@ -26,7 +34,7 @@ def test_the_recipes_that_ship_name_no_model(name: str, kind: type[TrainRecipe])
 
 
 def test_every_recipe_that_ships_is_of_one_kind() -> None:
-    kinds = {"sft": SftRecipe, "grpo": GrpoRecipe}
+    kinds = {"sft": SftRecipe, "grpo": GrpoRecipe, "ppo": PpoRecipe}
     for path in sorted((content.builtin_root() / "configs" / "train").glob("*.toml")):
         kind = kinds[next(name for name in kinds if name in path.stem)]
         load_train_recipe(str(path), kind)

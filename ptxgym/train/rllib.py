@@ -1,0 +1,233 @@
+"""PPO over the knobs of a kernel template: RLlib's algorithm on its new API stack (EnvRunner, RLModule)."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import shutil
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import ptxgym
+from ptxgym.errors import UsageError
+from ptxgym.evaluator import Evaluator
+from ptxgym.extras import need
+from ptxgym.knobs.journal import Evaluated, journalled, read_journals
+from ptxgym.knobs.template import KnobTemplate, load_template
+from ptxgym.store.lines import write_whole
+from ptxgym.train.recipe import PpoRecipe, check_trainer
+from ptxgym.train.run import CHECKPOINTS, MODEL, Front, Log, Metrics, TrainRun
+
+WHO, EXTRA = "training by RLlib needs", "ray"
+ENV = "ptxgym-knobs"
+"""As RLlib's registry knows the environment."""
+JOURNALS = "evaluations"
+"""A file for each env runner: a line for every setting that it evaluated for the first time."""
+BEST = "best.cu"
+LEARNT = ("total_loss", "policy_loss", "vf_loss", "entropy", "mean_kl_loss")
+"""What is taken of the learner's results."""
+
+_LENT: dict[str, Evaluator] = {}
+"""Evaluators of a caller's, for the env runner of this process."""
+
+
+@dataclass(frozen=True)
+class Searched:
+    """What came of a run."""
+
+    iterations: int
+    evaluations: int
+    """Different settings that were evaluated."""
+    best: Evaluated
+    """The first with the best score."""
+    kernel: Path
+    """The text of the best."""
+    model: Path
+    """The RLModule, for `RLModule.from_checkpoint`."""
+    metrics: tuple[Metrics, ...]
+    """All that was logged, by the sittings before as well."""
+
+
+def ppo(
+    recipe: PpoRecipe,
+    folder: Path,
+    *,
+    resume: bool = False,
+    logs: Sequence[Log] = (),
+    evaluator: Evaluator | None = None,
+) -> Searched:
+    """Search the settings of a template.
+
+    Args:
+        recipe: What is searched, and how.
+        folder: Of the run; new, or one to go on with.
+        resume: Whether to go on from its last checkpoint.
+        logs: Get what is logged, beside `metrics.jsonl`: a step is an iteration.
+        evaluator: Judges, in this process; by default one for the recipe's device and tier in every env runner.
+
+    Raises:
+        UsageError: if recipe or folder do not fit, or RLlib or PyTorch is missing.
+        InfrastructureError: if the folder cannot be written.
+    """
+    template = load_template(recipe.template)
+    need("torch", WHO, EXTRA)
+    ray = need("ray", WHO, EXTRA)
+    need("ray.rllib", WHO, EXTRA)
+    lent = uuid.uuid4().hex if evaluator is not None else ""
+    folder = folder.resolve()
+    settings = {
+        "template": str(Path(recipe.template).resolve()) if recipe.template.endswith(".toml") else recipe.template,
+        **recipe.env.model_dump(),
+        "device": recipe.device,
+        "tier": recipe.tier,
+        "journals": str(folder / JOURNALS),
+        "lent": lent,
+    }
+    config = _config(recipe, settings)
+    if evaluator is not None:
+        if config.num_env_runners:
+            raise UsageError(
+                f"an evaluator cannot be lent to {config.num_env_runners} env runners: num_env_runners = 0"
+            )
+        _LENT[lent] = evaluator
+    front = Front(method="ppo", recipe=recipe, ptxgym=ptxgym.__version__, packages=packages())
+    run = TrainRun(folder, front, resume=resume)
+    if not resume:
+        shutil.rmtree(folder / JOURNALS, ignore_errors=True)
+    (folder / JOURNALS).mkdir(exist_ok=True)
+    own = not ray.is_initialized()
+    if own:
+        _start(ray, config)
+    try:
+        return _learn(recipe, template, config, run, run.writer(tuple(logs)))
+    finally:
+        _LENT.pop(lent, None)
+        if own:
+            ray.shutdown()
+
+
+def packages() -> dict[str, str]:
+    """Return the versions of what trains, as far as it is installed."""
+    found = {}
+    for name in ("ray", "torch", "gymnasium"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def make_env(settings: Mapping[str, Any]) -> Any:
+    """Return the environment that an env runner steps; RLlib adds the runner's number to the settings."""
+    from ptxgym.knobs.env import KnobEnv
+
+    env = KnobEnv(
+        settings["template"],
+        turns=settings["turns"],
+        reward=settings["reward"],
+        ladder=settings["ladder"],
+        device=settings["device"],
+        tier=settings["tier"],
+        evaluator=_LENT.get(settings["lent"]),
+    )
+    runner = int(getattr(settings, "worker_index", 0))
+    return journalled(env, Path(settings["journals"]) / f"runner-{runner}.jsonl")
+
+
+def _start(ray: Any, config: Any) -> None:
+    """Start Ray in this process alone, unless an address says where a cluster is."""
+    if os.environ.get("RAY_ADDRESS"):
+        ray.init(logging_level=logging.WARNING)
+        return
+    cpus = max(1 + config.num_env_runners * max(1, config.num_cpus_per_env_runner), os.cpu_count() or 1)
+    ray.init(
+        address="local", num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level=logging.WARNING
+    )
+
+
+def _config(recipe: PpoRecipe, settings: Mapping[str, Any]) -> Any:
+    """Make RLlib's configuration of a recipe.
+
+    Raises:
+        UsageError: if a setting is unknown, or RLlib does not accept a value.
+    """
+    config = need("ray.rllib.algorithms.ppo", WHO, EXTRA).PPOConfig()
+    model = need("ray.rllib.core.rl_module.default_model_config", WHO, EXTRA).DefaultModelConfig
+    need("ray.tune.registry", WHO, EXTRA).register_env(ENV, make_env)
+    check_trainer(recipe.trainer, _settings(config), "PPOConfig")
+    check_trainer(recipe.model, (field.name for field in dataclasses.fields(model)), "DefaultModelConfig", "model")
+    config = config.environment(ENV, env_config=dict(settings)).debugging(seed=recipe.seed, log_level="ERROR")
+    try:
+        config = config.update_from_dict(dict(recipe.trainer))
+        config = config.rl_module(model_config=model(**recipe.model))
+        config.validate()
+    except (TypeError, ValueError, AttributeError) as error:
+        raise UsageError(f"[trainer]: PPOConfig does not accept these settings: {error}") from error
+    return config
+
+
+def _settings(config: Any) -> set[str]:
+    """Return the names that a configuration has: its attributes, and properties that can be set."""
+    properties = {
+        name
+        for kind in type(config).__mro__
+        for name, member in vars(kind).items()
+        if isinstance(member, property) and member.fset is not None
+    }
+    return {name for name in {*vars(config), *properties} if not name.startswith("_")}
+
+
+def _learn(recipe: PpoRecipe, template: KnobTemplate, config: Any, run: TrainRun, log: Log) -> Searched:
+    """Iterate until the recipe's end, with a checkpoint now and then."""
+    algorithm = config.build_algo()
+    try:
+        if run.checkpoint is not None:
+            algorithm.restore_from_path(str(run.checkpoint))
+        done = algorithm.iteration
+        evaluated = read_journals(run.folder / JOURNALS)
+        while done < recipe.iterations and (recipe.evaluations is None or len(evaluated) < recipe.evaluations):
+            result = algorithm.train()
+            done = algorithm.iteration
+            evaluated = read_journals(run.folder / JOURNALS)
+            log(done, _numbers(result, evaluated))
+            if done % recipe.save_iterations == 0:
+                _save(algorithm, run.folder, done)
+        if not evaluated:
+            raise UsageError(f"nothing was evaluated in {done} iterations; every turn was truncated: see the log")
+        _save(algorithm, run.folder, done)
+        best = max(evaluated, key=lambda each: each.score)
+        write_whole(run.folder / BEST, template.render(template.choose(best.setting)))
+        algorithm.get_module().save_to_path(str(run.folder / MODEL))
+        return Searched(done, len(evaluated), best, run.folder / BEST, run.folder / MODEL, run.metrics())
+    finally:
+        algorithm.stop()
+
+
+def _numbers(result: Mapping[str, Any], evaluated: Sequence[Evaluated]) -> dict[str, float]:
+    """Return what is logged of an iteration."""
+    sampled = result.get("env_runners", {})
+    learnt = result.get("learners", {}).get("default_policy", {})
+    numbers = {
+        "return_mean": sampled.get("episode_return_mean"),
+        "turns": sampled.get("num_env_steps_sampled_lifetime"),
+        **{name: learnt.get(name) for name in LEARNT},
+        "evaluations": len(evaluated),
+        "best_score": max((each.score for each in evaluated), default=0.0),
+        "right": sum(each.status == "ok" for each in evaluated),
+    }
+    return {name: float(value) for name, value in numbers.items() if value is not None}
+
+
+def _save(algorithm: Any, folder: Path, iteration: int) -> None:
+    """Write a checkpoint; the file that says that it is whole comes last."""
+    path = folder / CHECKPOINTS / f"checkpoint-{iteration}"
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True)
+    algorithm.save_to_path(str(path))
+    write_whole(path / "trainer_state.json", json.dumps({"iteration": iteration}) + "\n")

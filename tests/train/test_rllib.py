@@ -1,0 +1,165 @@
+"""PPO by RLlib itself over two knobs, on a device that multiplies by numpy; recipes without it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from ptxgym.cli.commands import app
+from ptxgym.errors import UnknownNameError, UsageError
+from ptxgym.evaluator import Evaluator
+from ptxgym.knobs.journal import read_journals
+from ptxgym.train.recipe import PpoRecipe, load_train_recipe
+from ptxgym.train.rllib import BEST, JOURNALS, ppo
+from ptxgym.train.run import CHECKPOINTS, FRONT, MODEL, Front
+from tests.bad_kernels import host
+from tests.scripted import ScriptedDevice
+
+TEMPLATE = """
+summary = "for tests"
+env = "PTX-Gemm-H100"
+[[knobs]]
+name = "kRight"
+choices = [false, true]
+[[knobs]]
+name = "kUnused"
+choices = [0, 1, 2]
+"""
+TEXT = host("// ptxgym: knobs\n  static_assert(kRight && kUnused < 3);").replace("  // ptxgym", "// ptxgym")
+QUICK: dict[str, Any] = {
+    "num_env_runners": 0, "train_batch_size_per_learner": 8, "minibatch_size": 8, "num_epochs": 4, "lr": 0.02,
+}  # fmt: skip
+
+
+def recipe(folder: Path, **more: Any) -> PpoRecipe:
+    (folder / "two.toml").write_text(TEMPLATE)
+    (folder / "two.cu.in").write_text(TEXT)
+    data = {"name": "two", "summary": "", "template": str(folder / "two.toml"), "iterations": 2, "trainer": QUICK}
+    return PpoRecipe.model_validate({**data, "model": {"fcnet_hiddens": [16]}, **more})
+
+
+# ---- without RLlib
+
+
+def test_the_recipe_that_ships() -> None:
+    found = load_train_recipe("ppo", PpoRecipe, {"trainer.lr": 0.1, "env.turns": 4, "evaluations": 7})
+    assert (found.template, found.env.turns, found.evaluations, found.trainer["lr"]) == ("gemm/h100/ring", 4, 7, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("trainer.seed", 1, "seed is decided by the key seed"),
+        ("trainer.env", "CartPole-v1", "env is decided by the key template"),
+        ("iterations", 0, "iterations"),
+        ("env.turn", 3, "env.turn"),
+        ("env.ladder", -1, "env.ladder"),
+        ("evaluation", 3, "did you mean 'evaluations'"),
+    ],
+)
+def test_what_a_recipe_may_not_say(key: str, value: object, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        load_train_recipe("ppo", PpoRecipe, {key: value})  # type: ignore[dict-item]
+
+
+def test_without_rllib_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("torch", "ray", "ray.rllib"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(UsageError, match=r"training by RLlib needs the package torch: pip install 'ptxgym\[ray\]'"):
+        ppo(recipe(tmp_path), tmp_path / "run")
+    with pytest.raises(UnknownNameError, match="unknown template 'gemm/h100/rung'"):
+        ppo(recipe(tmp_path, template="gemm/h100/rung"), tmp_path / "run")
+    ended = CliRunner().invoke(app, ["train", "rllib", "ppo", "--out", str(tmp_path / "run")])
+    assert ended.exit_code != 0 and not (tmp_path / "run").exists()
+
+
+# ---- with it
+
+rllib = pytest.mark.skipif(
+    not (
+        importlib.util.find_spec("ray") and importlib.util.find_spec("ray.rllib") and importlib.util.find_spec("torch")
+    ),
+    reason="RLlib is not installed: ptxgym[ray] (it needs torch)",
+)
+quiet = pytest.mark.filterwarnings("ignore")  # what the libraries warn of is not ours
+
+
+@pytest.fixture(scope="module")
+def evaluator() -> Iterator[Evaluator]:
+    with Evaluator(ScriptedDevice(), secret="s") as scripted:
+        yield scripted
+
+
+@rllib
+@quiet
+def test_a_run_finds_what_is_right_and_goes_on(tmp_path: Path, evaluator: Evaluator) -> None:
+    logged: list[tuple[int, dict[str, float]]] = []
+    run = tmp_path / "run"
+
+    def log(step: int, values: Any) -> None:
+        logged.append((step, dict(values)))
+
+    done = ppo(recipe(tmp_path, save_iterations=1), run, logs=[log], evaluator=evaluator)
+    assert (done.iterations, [step for step, _ in logged]) == (2, [1, 2])
+    assert done.best.score == 0.5 and done.best.setting["kRight"] is True
+    assert "constexpr bool kRight = true;" in done.kernel.read_text() and done.kernel == run / BEST
+    lines = read_journals(run / JOURNALS)
+    assert done.evaluations == len(lines) <= 6 and {line.status for line in lines} <= {"ok", "compile_error"}
+    values = logged[-1][1]
+    assert values["turns"] == 16 and values["evaluations"] == len(lines) and values["best_score"] == 0.5
+    assert values["entropy"] > 0 and "policy_loss" in values
+    assert Front.model_validate_json((run / FRONT).read_bytes()).method == "ppo"
+    assert sorted(path.name for path in (run / CHECKPOINTS).iterdir()) == ["checkpoint-1", "checkpoint-2"]
+
+    from ray.rllib.core.rl_module.rl_module import RLModule
+
+    assert RLModule.from_checkpoint(done.model) is not None and done.model == run / MODEL
+
+    with pytest.raises(UsageError, match="another iterations"):
+        ppo(recipe(tmp_path, save_iterations=1, iterations=3), run, resume=True, evaluator=evaluator)
+    with pytest.raises(UsageError, match="holds a run; go on with it by --resume"):
+        ppo(recipe(tmp_path, save_iterations=1), run, evaluator=evaluator)
+
+    # A kill after the first checkpoint, in the middle of the second: the run goes on from the first.
+    (run / CHECKPOINTS / "checkpoint-2" / "trainer_state.json").write_text("{")
+    again = ppo(recipe(tmp_path, save_iterations=1), run, resume=True, evaluator=evaluator)
+    assert again.iterations == 2 and [line.step for line in again.metrics] == [1, 2]
+    assert again.metrics[-1].values["turns"] == 16  # eight of them were those of the checkpoint
+    assert json.loads((run / CHECKPOINTS / "checkpoint-2" / "trainer_state.json").read_text()) == {"iteration": 2}
+
+
+@rllib
+@quiet
+def test_it_learns_and_ends_when_enough_was_evaluated(tmp_path: Path, evaluator: Evaluator) -> None:
+    done = ppo(recipe(tmp_path, iterations=12), tmp_path / "learns", evaluator=evaluator)
+    returns = [line.values["return_mean"] for line in done.metrics]
+    assert len(returns) == 12
+    assert done.metrics[-1].values["entropy"] < done.metrics[0].values["entropy"]
+    ended = ppo(recipe(tmp_path, iterations=12, evaluations=2), tmp_path / "ends", evaluator=evaluator)
+    assert ended.iterations < 12 and ended.evaluations >= 2
+
+
+@rllib
+@quiet
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"trainer": {**QUICK, "learning_rates": 1}}, r"\[trainer\]: unknown setting of PPOConfig 'learning_rates'"),
+        ({"model": {"fcnet_hidden": [1]}}, r"\[model\]: .*did you mean 'fcnet_hiddens'"),
+        ({"trainer": {**QUICK, "minibatch_size": 9999}}, r"\[trainer\]: PPOConfig does not accept these settings"),
+        ({"trainer": {**QUICK, "num_env_runners": 2}}, "cannot be lent to 2 env runners"),
+    ],
+)
+def test_what_rllib_does_not_take_is_said_before_a_run_begins(
+    tmp_path: Path, evaluator: Evaluator, more: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        ppo(recipe(tmp_path, **more), tmp_path / "run", evaluator=evaluator)
+    assert not (tmp_path / "run").exists()
