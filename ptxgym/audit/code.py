@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from ptxgym.audit.facts import Facts
 from ptxgym.audit.kernels import Use
@@ -128,6 +128,14 @@ def check_counts(facts: Facts) -> Iterator[Observation]:
         yield kept("mbarrier.arrivals", f"counts of mbarrier.init: {', '.join(map(str, known))}")
 
 
+_NARROW = {0: "e4m3", 1: "e5m2", 3: "e2m3", 4: "e3m2", 5: "e2m1"}
+_ELEMENT_TYPES: Mapping[str, Mapping[int, str]] = {
+    "f16": {0: "f16", 1: "bf16"}, "tf32": {2: "tf32"}, "i8": {0: "u8", 1: "s8"}, "f8f6f4": _NARROW,
+    "f4": {1: "e2m1"}, "f4nvf4": {1: "e2m1"},
+}  # fmt: skip
+"""Kind of `tcgen05.mma` (without `mx`) → what its instruction descriptor calls element types (PTX ISA 9.7.16.4.2)."""
+
+
 def check_descriptors(facts: Facts) -> Iterator[Observation]:
     """Name the constant fields of descriptors, and compare their swizzle with those of all maps."""
     fields: dict[str, int | None] = {}
@@ -166,10 +174,12 @@ def _shape(use: Use) -> str:
     bits = use.kernel.constant(operands[3])
     if bits is None:
         return ""
-    types = {0: "f16", 1: "bf16"}
+    kind = next((part.removeprefix("kind::") for part in opcode.split(".") if part.startswith("kind::")), "f16")
+    types, scaled = _ELEMENT_TYPES[kind.removeprefix("mx")], kind.startswith("mx")
     a, b = (f"{types.get(bits >> at & 7, '?')} {_major(bits >> major & 1)}" for at, major in ((7, 15), (10, 16)))
-    sums = "f32" if bits >> 4 & 3 == 1 else "f16"
-    return f"M {(bits >> 24 & 0x1F) * 16}, N {(bits >> 17 & 0x3F) * 8}, A {a}, B {b}, D {sums}"
+    sums = "f32" if scaled else ("f16", "f32", "s32", "?")[bits >> 4 & 3]
+    rows = (bits >> 27 & 3) * 128 if scaled else (bits >> 24 & 0x1F) * 16
+    return f"M {rows}, N {(bits >> 17 & 0x3F) * 8}, A {a}, B {b}, D {sums}"
 
 
 def _major(transposed: int | None) -> str:

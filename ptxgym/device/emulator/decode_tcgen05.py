@@ -1,10 +1,11 @@
-"""Grammar: tcgen05 with kind::f16, of one CTA and of a pair (`.cta_group::2`). PTX ISA 9.7.16.
+"""Grammar: tcgen05 of one CTA and of a pair (`.cta_group::2`), all kinds of dense products. PTX ISA 9.7.16.
 
-Everything else of the family (other kinds, `.ws`, `.sp`, block scaling, `.ld.red`, decompressing copies) is refused by
-name.
+Sparse products (`.sp`), a shifted A (`.ashift`) and what sm_100a lacks (`.ld.red`) are refused by name.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 
 from ptxgym.device.emulator.decode_grammar import (
     FIELD,
@@ -41,7 +42,7 @@ from ptxgym.device.emulator.decode_operands import (
     vector_dest,
     vector_source,
 )
-from ptxgym.device.emulator.ir import FEATURE, FLAG, TMEM_COPY, TMEM_SHAPE, TYPE
+from ptxgym.device.emulator.ir import FEATURE, FLAG, MMA_KIND, TMEM_COPY, TMEM_SHAPE, TMEM_UNPACK, TYPE
 from ptxgym.device.emulator.ptx import Integer, Memory, Operand, Register, Vector
 
 _ALIGNED = FLAG["F_ALIGNED"]
@@ -97,49 +98,117 @@ def _allocation_rules() -> None:
 # ---- mma
 
 
+def _product(context: Context, row: Row, operands: tuple[Operand, ...], more: Sequence[Operand]) -> list[Operand]:
+    """Enter D, A, B, the instruction descriptor and the addresses in `more`; return the operands that are left."""
+    d, a, b, descriptor = operands[:4]
+    addresses = [_tensor_address(context, d)]
+    if isinstance(a, Memory):
+        row[FIELD["a"]], a_offset = _tensor_address(context, a)
+        row[STYPE_AT] = TYPE["T_U32"]
+    else:
+        source("a", "b64")(context, row, a)
+        row[STYPE_AT], a_offset = TYPE["T_U64"], 0
+    source("b", "b64")(context, row, b)
+    source("e", "u32")(context, row, descriptor)
+    addresses += [_tensor_address(context, operand) for operand in more]
+    offsets = [addresses[0][1], a_offset, *(offset for _, offset in addresses[1:])]
+    _pool(context, row, *(register for register, _ in addresses))
+    if any(offsets):
+        row[VEC2_AT], row[NVEC2_AT] = len(context.pool), len(offsets)
+        context.pool += offsets
+    return list(operands[4 + len(more) :])
+
+
+def _pool(context: Context, row: Row, *registers: int) -> None:
+    row[VEC_AT], row[NVEC_AT] = len(context.pool), len(registers)
+    context.pool += registers
+
+
+def _extend(context: Context, row: Row, operands: Sequence[Operand], kind: str) -> None:
+    """Append operands to `vec`, which may no longer be the end of the pool."""
+    start, count = row[VEC_AT], row[NVEC_AT]
+    _pool(context, row, *context.pool[start : start + count], *(context.value(operand, kind) for operand in operands))
+
+
 def _mma(form: Form) -> Template:
     def custom(context: Context, row: Row, operands: tuple[Operand, ...]) -> None:
         if not 5 <= len(operands) <= 7:
             raise RefusedOperand(f"{len(operands)} operands, the form has 5 to 7")
-        d, a, b, descriptor, *rest = operands
-        masks: tuple[Operand, ...] = ()
+        rest = _product(context, row, operands, ())
         if isinstance(rest[0], Vector):
-            masks = elements(rest.pop(0), _LANE_MASKS[form["group"]])
+            _extend(context, row, elements(rest.pop(0), _LANE_MASKS[form["group"]]), "b32")
         if not rest or len(rest) > 2:
             raise RefusedOperand("enable-input-d and at most scale-input-d must follow the instruction descriptor")
-        d_register, d_offset = _tensor_address(context, d)
-        a_offset = 0
-        if isinstance(a, Memory):
-            row[FIELD["a"]], a_offset = _tensor_address(context, a)
-            row[STYPE_AT] = TYPE["T_U32"]
-        else:
-            source("a", "b64")(context, row, a)
-            row[STYPE_AT] = TYPE["T_U64"]
-        source("b", "b64")(context, row, b)
-        source("e", "u32")(context, row, descriptor)
         predicate("c", "F_C_NOT")(context, row, rest[0])
         row[IMM_AT] = 0
         if len(rest) == 2:
+            if form["kind"] not in _SCALED_INPUT:
+                raise RefusedOperand(f"scale-input-d, which .{form['kind']} does not have")
             literal(0, _SCALE_LIMIT, name="scale-input-d")(context, row, rest[1])
-        mask_registers = [context.value(mask, "b32") for mask in masks]
-        row[VEC_AT], row[NVEC_AT] = len(context.pool), 1 + len(mask_registers)
-        context.pool += (d_register, *mask_registers)
-        if d_offset or a_offset:
-            row[VEC2_AT], row[NVEC2_AT] = len(context.pool), 2
-            context.pool += (d_offset, a_offset)
 
     return make("TCGEN05_MMA", form, custom=custom, family="tcgen05", features=_FEATURES)
 
 
+def _weight_stationary(form: Form) -> Template:
+    def custom(context: Context, row: Row, operands: tuple[Operand, ...]) -> None:
+        if not 5 <= len(operands) <= 6:
+            raise RefusedOperand(f"{len(operands)} operands, the form has 5 or 6")
+        enable, *mask = _product(context, row, operands, ())
+        predicate("c", "F_C_NOT")(context, row, enable)
+        _extend(context, row, mask, "b64")
+
+    return make("TCGEN05_MMA", form, custom=custom, family="tcgen05", features=_FEATURES, flags=FLAG["F_WS"])
+
+
+def _block_scaled(form: Form) -> Template:
+    def custom(context: Context, row: Row, operands: tuple[Operand, ...]) -> None:
+        if len(operands) != 7:
+            raise RefusedOperand(f"{len(operands)} operands, the form has 7")
+        (enable,) = _product(context, row, operands, operands[4:6])
+        predicate("c", "F_C_NOT")(context, row, enable)
+
+    return make("TCGEN05_MMA", form, custom=custom, family="tcgen05", features=_FEATURES)
+
+
+_KINDS = ("f16", "tf32", "f8f6f4", "i8")
+_SCALED_INPUT = ("kind::f16", "kind::tf32")
+_BLOCK_SCALED: Mapping[str, tuple[Mapping[str, int], int | None]] = {
+    "mxf8f6f4": ({"scale_vec::1X": 1, "block32": 1}, 1),
+    "mxf4": ({"scale_vec::2X": 2, "block32": 2}, 2),
+    "mxf4nvf4": ({"scale_vec::2X": 2, "block32": 2, "scale_vec::4X": 4, "block16": 4}, None),
+}
+"""Kind → (scale vector size → scale factors of a row, that of its absence). PTX ISA 9.7.16.10.7.1."""
+_USES = ("fill", "use", "lastuse", "discard")
+_NOTE = (
+    "M, N and element types stand in the instruction descriptor; collector hints do not change results; not measured "
+    "on hardware"
+)
+
+
 def _mma_rules() -> None:
-    hints = optional("collector", *(f"collector::a::{use}" for use in ("fill", "use", "lastuse", "discard")))
+    def kinds(*names: str) -> Slot:
+        return choice("kind", "mods", {f"kind::{name}": MMA_KIND["KIND_" + name.upper()] for name in names})
+
+    hints = optional("collector", *(f"collector::a::{use}" for use in _USES))
+    hints_b = optional("collector", *(f"collector::b{buffer}::{use}" for buffer in range(4) for use in _USES))
+    plain = "[t], descriptor_a, descriptor_b, r, p"
+    rule("tcgen05", [*word("mma"), _GROUP, kinds(*_KINDS), hints], _mma, note=_NOTE, example=plain)
     rule(
         "tcgen05",
-        [*word("mma"), _GROUP, *word("kind::f16"), hints],
-        _mma,
-        note="M, N and element types stand in the instruction descriptor; collector hints do not change results",
-        example="[t], descriptor_a, descriptor_b, r, p",
+        [*word("mma", "ws", "cta_group::1"), kinds(*_KINDS), hints_b],
+        _weight_stationary,
+        note=_NOTE + "; a zero-column mask that shifts is refused when it runs",
+        example=plain,
     )
+    for name, (sizes, absent) in _BLOCK_SCALED.items():
+        size = choice("size", "imm", sizes, default=absent)
+        rule(
+            "tcgen05",
+            [*word("mma"), _GROUP, kinds(name), *word("block_scale"), size, hints],
+            _block_scaled,
+            note=_NOTE,
+            example="[t], descriptor_a, descriptor_b, r, [t], [t], p",
+        )
 
 
 # ---- loads and stores
@@ -205,17 +274,19 @@ def _transfer_rules() -> None:
 
 def _copy_rules() -> None:
     operands = (_tensor_memory, source("b", "b64"))
+    formats = {name: TMEM_UNPACK["TU_" + name.upper()] << 4 for name in ("b6x16_p32", "b4x16_p64")}
 
     def copy(name: str, *more: str) -> None:
-        code = "_".join((name, *(part.split("::")[1] for part in more if "::" in part)))
-        rule(
-            "tcgen05",
-            [*word("cp"), _GROUP, *word(name, *more)],
-            lambda f: make(
-                "TCGEN05_CP", f, operands, family="tcgen05", features=_FEATURES, mods=TMEM_COPY["TCP_" + code.upper()]
-            ),
-            example="[t], descriptor_a",
-        )
+        code = TMEM_COPY["TCP_" + "_".join((name, *(part.split("::")[1] for part in more if "::" in part))).upper()]
+        head = [*word("cp"), _GROUP, *word(name, *more)]
+
+        def build(form: Form) -> Template:
+            return make("TCGEN05_CP", form, operands, family="tcgen05", features=_FEATURES, mods=code)
+
+        rule("tcgen05", head, build, example="[t], descriptor_a")
+        decompressing = [*head, *word("b8x16"), choice("source", "mods", formats)]
+        note = "4-bit elements go to bits 2-5 of a byte"
+        rule("tcgen05", decompressing, build, note=note, example="[t], descriptor_a")
 
     copy("128x256b")
     copy("4x256b")

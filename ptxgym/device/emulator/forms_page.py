@@ -43,6 +43,8 @@ REFUSED: tuple[str, ...] = (
     "wgmma.mma_async.sp.sync.aligned.m64n8k32.f32.bf16.bf16", "wgmma.mma_async.sync.aligned.m64n8k32.s32.s8.s8",
     "ldmatrix.sync.aligned.m8n16.x1.shared.b8x16.b6x16_p32", "stmatrix.sync.aligned.m16n8.x1.trans.shared.b8",
     "tensormap.replace.im2col.rank.shared::cta.b1024.b32", "redux.sync.max.f32",
+    "tcgen05.mma.sp.cta_group::1.kind::f16", "tcgen05.mma.cta_group::1.kind::f16.ashift",
+    "tcgen05.ld.red.sync.aligned.32x32b.x2.max.f32",
 )  # fmt: skip
 """Forms that are refused with a reason of their own."""
 

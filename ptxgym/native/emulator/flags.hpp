@@ -17,7 +17,7 @@ enum Flag : uint32_t {
   F_RN = 0, F_RZ = 1, F_RM = 2, F_RP = 3, F_RNI = 4, F_RZI = 5, F_RMI = 6, F_RPI = 7, F_RND_MASK = 7,
   F_FTZ = 1u << 3, F_SAT = 1u << 4, F_RELU = 1u << 5, F_APPROX = 1u << 6, F_NAN = 1u << 7,
   F_ABS = 1u << 8, F_XORSIGN = 1u << 9, F_CC_IN = 1u << 10, F_CC_OUT = 1u << 11,
-  F_A_NOT = 1u << 12, F_C_NOT = 1u << 13, F_ALIGNED = 1u << 14, F_TRANS = 1u << 15,
+  F_A_NOT = 1u << 12, F_C_NOT = 1u << 13, F_ALIGNED = 1u << 14, F_TRANS = 1u << 15, F_WS = F_TRANS,
   F_LEFT = 1u << 16, F_WRAP = 1u << 17, F_SHIFTAMT = 1u << 18, F_TO = 1u << 19, F_B_SIGNED = 1u << 20, F_B_E5M2 = F_B_SIGNED,
   F_PARITY = 1u << 21, F_DROP = 1u << 22, F_NOINC = 1u << 23, F_NOCOMPLETE = F_NOINC, F_READ = 1u << 24, F_PACK = F_READ,
   F_NEG_A = 1u << 25, F_NEG_B = 1u << 26, F_TRANS_A = 1u << 27, F_TRANS_B = 1u << 28, F_HAS_C = 1u << 29, F_HI = 1u << 30, F_PAIR = F_HI,
@@ -54,6 +54,10 @@ enum GridDependency : uint8_t { GRIDDEP_LAUNCH_DEPENDENTS = 0, GRIDDEP_WAIT = 1 
 enum TmemShape : uint8_t { TMEM_32X32B = 0, TMEM_16X64B = 1, TMEM_16X128B = 2, TMEM_16X256B = 3, TMEM_16X32BX2 = 4 };
 enum TmemCopy : uint8_t {
   TCP_128X256B = 0, TCP_4X256B = 1, TCP_128X128B = 2, TCP_64X128B_02_13 = 3, TCP_64X128B_01_23 = 4, TCP_32X128B = 5,
+};
+enum TmemUnpack : uint8_t { TU_NONE = 0, TU_B6X16_P32 = 1, TU_B4X16_P64 = 2 };  // source formats that tcgen05.cp makes .b8x16 of
+enum MmaKind : uint8_t {  // .kind of tcgen05.mma
+  KIND_F16 = 0, KIND_TF32 = 1, KIND_F8F6F4 = 2, KIND_I8 = 3, KIND_MXF8F6F4 = 4, KIND_MXF4 = 5, KIND_MXF4NVF4 = 6,
 };
 enum NopReason : uint8_t {
   NOP_PRAGMA = 0, NOP_PREFETCH = 2, NOP_CREATEPOLICY = 4, NOP_DISCARD = 5, NOP_PMEVENT = 6,

@@ -21,16 +21,26 @@ const char* op_name(const Kernel& kernel, int inst) {
 enum class Pipeline { Ordered, InPractice, None };
 
 // Whether two operations of one thread execute in the order of issue (9.7.16.6.2): mma → mma of the same accumulator and
-// shape, cp → mma, shift → mma, shift → cp.4x256b, mma → shift. Other mma of one thread follow each other in practice.
+// shape, cp → mma, shift → mma, shift → cp.4x256b, mma → shift. Other mma of one thread follow each other in practice,
+// and a cp follows mma: so do CUTLASS's block-scaled main loops refill the cells of their scale factors.
 Pipeline pipelined(const Inst& earlier, uint32_t earlier_shape, const Inst& now, uint32_t shape) {
   if (now.op == OP_TCGEN05_MMA) {
     const bool accumulator = earlier.op == OP_TCGEN05_MMA && earlier_shape != shape;
     return accumulator ? Pipeline::InPractice : Pipeline::Ordered;
   }
   if (earlier.op == OP_TCGEN05_MMA && now.op == OP_TCGEN05_SHIFT) return Pipeline::Ordered;
+  if (earlier.op == OP_TCGEN05_MMA && now.op == OP_TCGEN05_CP) return Pipeline::InPractice;
   if (earlier.op == OP_TCGEN05_SHIFT && now.op == OP_TCGEN05_CP && mods_low(now.mods) == TCP_4X256B)
     return Pipeline::Ordered;
   return Pipeline::None;
+}
+
+// Whether a product of the thread that writes now has read what it wrote before: it stands between both.
+bool read_between(const Kernel& kernel, const TmemCell& cell, const Touch& now) {
+  if (!now.write || now.kind != Kind::Tcgen05 || cell.write.component != now.component) return false;
+  return std::any_of(cell.reads.begin(), cell.reads.end(), [&](const Touch& read) {
+    return read.component == now.component && kernel.inst[read.inst].op == OP_TCGEN05_MMA;
+  });
 }
 
 const char* remedy(Kind earlier) {
@@ -84,7 +94,7 @@ void ShadowState::tmem_access(Warp& warp, int inst, TmemUse use, int lane, int c
     if (!(lanes >> group & 1)) continue;
     for (int at = column; at < column + columns; ++at) {
       TmemCell& cell = tmem_[group * COLUMNS + static_cast<uint32_t>(at)];
-      if (cell.write.inst >= 0 && sound)
+      if (cell.write.inst >= 0 && sound && !read_between(cta_.program.kernel, cell, now))
         sound = tmem_ordered(warp, cell.write, cell.shape, now, shape, at, group * 16);
       if (!now.write) {
         bool known = false;

@@ -4,6 +4,7 @@
 // it is its own, at the same offsets: in CUTLASS's block-scaled kernels (SM100_UTCCP_*_2cta) each CTA loads the scale
 // factors of its own rows, and one thread of the pair issues the copy.
 #include "tcgen05.hpp"
+#include "tcgen05_formats.hpp"
 
 namespace {
 
@@ -39,9 +40,18 @@ constexpr Replicas replicas(uint8_t shape, int row) {
   }
 }
 
+// Sixteen elements of 6 or 4 bits, which a padded chunk holds, become 8-bit containers as a product wants them (9.7.16.9.1
+// has pictures only; that tcgen05.mma reads what was decompressed decides where the bits go).
+void decompress(uint8_t unpack, uint8_t* chunk) {
+  const int bits = unpack == TU_B6X16_P32 ? 6 : 4;
+  uint8_t codes[CHUNK_BYTES];
+  unpack_padded(chunk, bits, codes);
+  for (uint32_t i = 0; i < CHUNK_BYTES; ++i) chunk[i] = static_cast<uint8_t>(codes[i] << container_shift(bits));
+}
+
 // The source as the K-major matrix that the descriptor describes: 16-byte chunks in rows (PTX ISA 9.7.16.9.2).
 struct Copy : AsyncOp {
-  uint8_t shape;
+  uint8_t shape, unpack;
   int lane, column;
   CtaGroup group;
   const Warp* issuer;
@@ -58,12 +68,15 @@ struct Copy : AsyncOp {
     mark_operand_read(cta, source, inst);
     for (int row = 0; row < form.rows; ++row) {
       const Replicas to = replicas(shape, row);
-      for (int word = 0; word < form.words; ++word) {
-        const uint32_t at = source.chunks[static_cast<size_t>(row * chunks + word / 4)] + word % 4 * 4u;
-        uint32_t value;
-        std::memcpy(&value, cta.shared(at), sizeof value);
+      for (int i = 0; i < chunks; ++i) {
+        uint8_t chunk[CHUNK_BYTES];
+        std::memcpy(chunk, cta.shared(source.chunks[static_cast<size_t>(row * chunks + i)]), sizeof chunk);
+        if (unpack != TU_NONE) decompress(unpack, chunk);
+        uint32_t words[CHUNK_BYTES / 4];
+        std::memcpy(words, chunk, sizeof words);
         for (int copy = 0; copy < to.count; ++copy)
-          memory.write(lane + to.first + copy * to.step, column + word, value);
+          for (int word = 0; word < 4; ++word)
+            memory.write(lane + to.first + copy * to.step, column + 4 * i + word, words[word]);
       }
     }
   }
@@ -90,6 +103,7 @@ Step cp(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
     copy->group = group_of(cta, warp, inst, lane, "tcgen05.cp");
     if (!copy->group.count) return Step::Fault;
     copy->shape = shape;
+    copy->unpack = mods_space(inst.mods);
     copy->lane = address.lane;
     copy->column = address.column;
     const int highest = shape == TCP_4X256B ? 96 : 127;
@@ -104,7 +118,7 @@ Step cp(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
     }
     if (!group_allocated(cta, warp, inst, lane, form.name, copy->group, address.column, form.words)) return Step::Fault;
     TensorDescriptor descriptor;
-    if (!sound_descriptor(cta, warp, inst, lane, warp.reg<uint64_t>(inst.b)[lane], "the source", descriptor))
+    if (!sound_descriptor(cta, warp, inst, lane, warp.reg<uint64_t>(inst.b)[lane], "the source", false, descriptor))
       return Step::Fault;
     // Rows of 32 bytes are two chunks of a K-major operand, rows of 16 bytes the first of them.
     copy->source.operand = {descriptor.matrix, static_cast<uint32_t>(form.rows), false};
@@ -180,7 +194,8 @@ Step shift(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
 
 Handler bind_tcgen05_copy(const Inst& inst) {
   switch (inst.op) {
-    case OP_TCGEN05_CP: return mods_low(inst.mods) <= TCP_32X128B ? cp : nullptr;
+    case OP_TCGEN05_CP:
+      return mods_low(inst.mods) <= TCP_32X128B && mods_space(inst.mods) <= TU_B4X16_P64 ? cp : nullptr;
     case OP_TCGEN05_SHIFT: return shift;
     default: return nullptr;
   }

@@ -1,9 +1,11 @@
-// Descriptors of tcgen05: the shared memory descriptor of sm_100 (PTX ISA 9.7.16.4.1) and the instruction descriptor of
-// kind::f16 (9.7.16.4.2, table 42). Pure functions; addresses follow descriptor.hpp, whose canonical layouts are those
-// of 9.7.16.3.3 too.
+// Descriptors of tcgen05: the shared memory descriptor of sm_100 (PTX ISA 9.7.16.4.1), the instruction descriptor
+// (9.7.16.4.2, tables 42 to 44) and the zero-column mask descriptor (9.7.16.4.3). Pure functions; addresses follow
+// descriptor.hpp, whose canonical layouts are those of 9.7.16.3.3 too.
 #pragma once
+#include <array>
 #include <cstdint>
 #include "descriptor.hpp"
+#include "flags.hpp"
 
 struct TensorDescriptor {
   Descriptor matrix;
@@ -17,8 +19,9 @@ constexpr uint64_t TENSOR_DESCRIPTOR_FIELDS = 0xE01F'FFFF'3FFF'3FFFull;
 
 constexpr TensorDescriptor decode_tensor_descriptor(uint64_t bits) {
   const auto code = static_cast<uint8_t>(bits >> 61);
-  // 1, 128-byte swizzle with atoms of 32 bytes, and the invalid 3, 5, 7 have no Swizzle.
-  const Swizzle swizzle = code == 2   ? Swizzle::B128
+  // The invalid 3, 5, 7 have no Swizzle.
+  const Swizzle swizzle = code == 1   ? Swizzle::B128Atom32
+                          : code == 2 ? Swizzle::B128
                           : code == 4 ? Swizzle::B64
                           : code == 6 ? Swizzle::B32
                                       : Swizzle::None;
@@ -28,52 +31,43 @@ constexpr TensorDescriptor decode_tensor_descriptor(uint64_t bits) {
           static_cast<uint32_t>(bits >> 46 & 7),
           (bits >> 52 & 1) != 0,
           code,
-          code == 0 || code == 2 || code == 4 || code == 6};
+          code <= 2 || code == 4 || code == 6};
+}
+
+constexpr bool is_block_scaled(MmaKind kind) { return kind >= KIND_MXF8F6F4; }
+constexpr bool is_four_bit(MmaKind kind) { return kind == KIND_MXF4 || kind == KIND_MXF4NVF4; }
+// K of one dense product (9.7.16.2.1): 32 bytes of a row, 4-bit elements of the kinds that mix widths being padded.
+constexpr int depth_of(MmaKind kind) {
+  return kind == KIND_F16 ? 16 : kind == KIND_TF32 ? 8 : is_four_bit(kind) ? 64 : 32;
+}
+// log2 of the elements of a 16-byte chunk of an operand in shared memory (Operand::chunk_shift).
+constexpr uint8_t chunk_shift_of(MmaKind kind) {
+  return kind == KIND_F16 ? 3 : kind == KIND_TF32 ? 2 : is_four_bit(kind) ? 5 : 4;
 }
 
 struct InstructionDescriptor {
   bool sparse, saturate;
-  uint32_t d_type;  // 0 fp16, 1 fp32
-  uint32_t a_type, b_type;  // 0 fp16, 1 bf16
+  uint32_t d_type;          // 0 fp16, 1 fp32, 2 s32
+  uint32_t a_type, b_type;  // f16: 0 fp16, 1 bf16; tf32: 2; f8f6f4: enum NarrowType; i8: 0 u8, 1 s8; mxf4: 1 e2m1
   bool negate_a, negate_b;
   bool mn_major_a, mn_major_b;  // "transpose"
   int columns, rows;            // N, M
   uint32_t reserved;            // bits that must be zero
   uint32_t max_shift;           // of .ws only
+  uint32_t scale_a_id, scale_b_id;
+  bool ue8m0;  // scale factors: ue8m0, otherwise ue4m3
+  bool k96;
 };
+enum NarrowType : uint32_t { NARROW_E4M3 = 0, NARROW_E5M2 = 1, NARROW_E2M3 = 3, NARROW_E3M2 = 4, NARROW_E2M1 = 5 };
 
-constexpr InstructionDescriptor decode_instruction_descriptor(uint32_t bits) {
-  return {(bits >> 2 & 1) != 0,
-          (bits >> 3 & 1) != 0,
-          bits >> 4 & 3,
-          bits >> 7 & 7,
-          bits >> 10 & 7,
-          (bits >> 13 & 1) != 0,
-          (bits >> 14 & 1) != 0,
-          (bits >> 15 & 1) != 0,
-          (bits >> 16 & 1) != 0,
-          static_cast<int>(bits >> 17 & 0x3F) * 8,
-          static_cast<int>(bits >> 24 & 0x1F) * 16,
-          bits & (1u << 6 | 1u << 23 | 1u << 29),
-          bits >> 30};
-}
+InstructionDescriptor decode_instruction_descriptor(uint32_t bits, MmaKind);
 
-// Why kind::f16 has no such instruction for one CTA or a pair, or nullptr. Shapes: PTX ISA 9.1, 9.7.16.2.1: one CTA has
-// N in steps of 8 for M = 64 and M = 128 alike, a pair in steps of 16. (CUTLASS asks for steps of 16, and 32 of a pair,
-// where A lies in tensor memory.)
-constexpr const char* instruction_descriptor_fault(const InstructionDescriptor& d, bool pair) {
-  if (d.sparse) return "bit 2 asks for a sparse A, which tcgen05.mma without .sp does not have";
-  if (d.reserved) return "bits 6, 23 and 29 are reserved and must be 0";
-  if (d.max_shift) return "bits 30-31 belong to tcgen05.mma.ws and must be 0";
-  if (d.saturate) return "bit 3 (saturate) belongs to kind::i8";
-  if (d.d_type > 1) return "bits 4-5 must say fp16 (0) or fp32 (1) for D";
-  if (d.a_type > 1 || d.b_type > 1) return "bits 7-9 and 10-12 must say fp16 (0) or bf16 (1) for A and B";
-  if (d.a_type != d.b_type) return "A and B must have the same type";
-  if (d.d_type == 0 && d.a_type == 1) return "bf16 operands need an fp32 D";
-  if (pair && d.rows != 128 && d.rows != 256) return "M (bits 24-28, in 16s) must be 128 or 256 with .cta_group::2";
-  if (!pair && d.rows != 64 && d.rows != 128) return "M (bits 24-28, in 16s) must be 64 or 128 with .cta_group::1";
-  if (pair && (d.columns % 16 || d.columns < 16 || d.columns > 256))
-    return "N (bits 17-22, in 8s) must be a multiple of 16 from 16 to 256 with .cta_group::2";
-  if (d.columns < 8 || d.columns > 256) return "N (bits 17-22, in 8s) must be a multiple of 8 from 8 to 256";
-  return nullptr;
-}
+// Why the kind has no such instruction, or nullptr. `scales`: scale factors of a row of a block-scaled kind.
+const char* instruction_descriptor_fault(const InstructionDescriptor&, MmaKind, bool pair, bool ws, int scales);
+
+const char* kind_name(MmaKind);
+
+// Columns of B that count as zero, a bit each.
+using ColumnMask = std::array<uint64_t, 4>;
+ColumnMask zero_column_mask(uint64_t bits, int rows, int columns);
+constexpr uint32_t zero_column_shift(uint64_t bits) { return static_cast<uint32_t>(bits >> 56 & 63); }

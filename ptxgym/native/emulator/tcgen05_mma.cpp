@@ -1,177 +1,21 @@
-// tcgen05.mma.kind::f16 (PTX ISA 9.7.16.10.9.1): issue by a thread, checks, and execution.
-//
-// A pair of CTAs (.cta_group::2) shares one product: each holds half the rows of A and D, and half the columns of B, at
-// the same addresses (9.7.16.10.5; CUTLASS, mma_traits_sm100.hpp: the even CTA the first halves).
-//
-// Sums follow matrix_sum.hpp: studies of the fifth-generation tensor core (arXiv 2511.10909) find the rule of Hopper's
-// for these types. Unlike wgmma's it has not been measured on hardware by this project.
-#include <algorithm>
-#include "operand_tile.hpp"
-#include "tcgen05.hpp"
+// tcgen05.mma (PTX ISA 9.7.16.10.9): issue by a thread, and checks. tcgen05_mma_run.cpp executes.
+#include "tcgen05_mma.hpp"
 
 namespace {
 
-constexpr int K = 16, A_COLUMNS = K / 2;  // 16-bit elements of A in tensor memory are packed by twos
-constexpr int MASKS = 4;                  // of disabled lanes, per CTA
+MmaKind kind_of(const Inst& inst) { return static_cast<MmaKind>(mods_low(inst.mods)); }
 
-struct Mma : AsyncOp {
-  int warp = 0;
-  InstructionDescriptor form{};
-  CtaGroup group{};
-  TmemAddress d{}, a_cells{};
-  bool a_in_tmem = false, accumulate = false;
-  int scale = 0;  // D is multiplied by 2^-scale before
-  uint32_t disabled[2 * MASKS] = {};
-  OperandBytes a, b;  // the parts of one CTA
-
-  void run(Cta&) override;
-
-  int rows() const { return form.rows / group.count; }  // of one CTA
-  int columns_of_b() const { return form.columns / group.count; }
-  DataPath path() const { return data_path(form.rows, group.count == 2); }
-  int halves() const { return path() == DataPath::Squares ? 2 : 1; }
-  int width() const { return accumulator_columns(path(), form.columns); }  // columns of tensor memory
-
- private:
-  // Masks of the even CTA come first: the ISA numbers lanes from the first bit on and says no more of a pair.
-  bool enabled(int part, int lane) const { return !(disabled[part * MASKS + lane / 32] >> lane % 32 & 1); }
-  void note_operand(Cta&, const Warp&, const OperandBytes&, const char* name) const;
-  void gather_cells(Cta&, int first, int half, TileA&) const;
-  void multiply(TensorMemory&, const Scratch&, int part, int first, int half) const;
-  bool report_unwritten(Cta& owner, const Warp& issuer, int part) const;
-  template <class Body>
-  void for_cells(int part, Body body) const;
-};
-
-void Mma::note_operand(Cta& cta, const Warp& issuer, const OperandBytes& bytes, const char* name) const {
-  check_operand_layout(cta, issuer, inst, bytes, name, "tcgen05.mma", "61-63");
-  note_element_type(cta, issuer, inst, bytes, name, "tcgen05.mma", form.a_type == 1);
-  mark_operand_read(cta, bytes, inst);
+// What is left of the address of D, of A, of the scale factors of A and of B (0 to 3).
+uint32_t tensor_offset(const Cta& cta, const Inst& inst, int which) {
+  return inst.nvec2 ? static_cast<uint32_t>(cta.pool(inst.vec2)[which]) : 0;
 }
-
-// Rows of A that tensor memory holds: in the lanes of D's rows, two elements of K in a cell (9.7.16.10.5). For Squares
-// both halves of the lanes hold them, each for its own columns of D (CUTLASS, TmemAllocMode::Duplicated).
-void Mma::gather_cells(Cta& cta, int first, int half, TileA& tile) const {
-  TensorMemory& memory = tensor_memory(cta);
-  for (int row = 0; row < TILE_M; ++row) {
-    const int lane = accumulator_lane(path(), first + row, a_cells.lane, half);
-    for (int part = 0; part < K / CHUNK_ELEMENTS; ++part) {
-      uint16_t raw[CHUNK_ELEMENTS];
-      for (int i = 0; i < CHUNK_ELEMENTS; ++i) {
-        const uint32_t cell = memory.cell(lane, a_cells.column + (part * CHUNK_ELEMENTS + i) / 2);
-        raw[i] = static_cast<uint16_t>(i % 2 ? cell >> 16 : cell);
-      }
-      const Converted chunk(raw, form.a_type == 1, form.negate_a);
-      for (int i = 0; i < CHUNK_ELEMENTS; ++i)
-        tile.set(row, part * CHUNK_ELEMENTS + i, chunk.value[i], chunk.exponent[i]);
-    }
-  }
-  tile.judge(TILE_M);
-}
-
-// Rows [first, first + 64) of a CTA, eight columns and 32 elements at a time, in the order of wgmma_tile.hpp. An fp16
-// element of D stands alone in the low half of its cell (9.7.16.10.4.1).
-void Mma::multiply(TensorMemory& memory, const Scratch& scratch, int part, int first, int half) const {
-  const Update update{scratch, accumulate};
-  const DataPath layout = path();
-  const bool fp16 = form.d_type == 0;
-  const float factor = 1.0f / static_cast<float>(1 << scale);
-  const int blocks = width() / 8;
-  for (int block = 0; block < blocks; ++block) {
-    for (int piece = 0; piece < 16; ++piece) {
-      const int warp_part = piece / 4, upper = piece / 2 % 2, parity = piece % 2;
-      alignas(64) float sums[TILE_LANES] = {};
-      uint32_t* cells[TILE_LANES];
-      int lanes[TILE_LANES];
-      for (int i = 0; i < TILE_LANES; ++i) {
-        lanes[i] = accumulator_lane(layout, first + warp_part * 16 + upper * 8 + i / 4, d.lane, half);
-        cells[i] = &memory.cell(lanes[i], d.column + block * 8 + i % 4 * 2 + parity);
-        if (!accumulate) continue;
-        sums[i] = fp16 ? half_to_float(static_cast<uint16_t>(*cells[i])) : bits_as<float>(*cells[i]);
-        if (scale) sums[i] *= factor;
-      }
-      update(warp_part, upper, half * blocks + block, parity, sums);
-      for (int i = 0; i < TILE_LANES; ++i) {
-        if (!enabled(part, lanes[i])) continue;
-        memory.write(lanes[i], d.column + block * 8 + i % 4 * 2 + parity,
-                     fp16 ? float_to_half(sums[i]) : bits_as<uint32_t>(sums[i]));
-      }
-    }
-  }
-}
-
-// body(lane, column) for the cells of D in one CTA that are written.
-template <class Body>
-void Mma::for_cells(int part, Body body) const {
-  for (int half = 0; half < halves(); ++half) {
-    for (int row = 0; row < rows(); ++row) {
-      const int lane = accumulator_lane(path(), row, d.lane, half);
-      for (int column = 0; enabled(part, lane) && column < width(); ++column) body(lane, d.column + column);
-    }
-  }
-}
-
-bool Mma::report_unwritten(Cta& owner, const Warp& issuer, int part) const {
-  const TensorMemory& memory = tensor_memory(owner);
-  TmemAddress missing{-1, 0};
-  if (accumulate) {
-    for_cells(part, [&](int lane, int column) {
-      if (missing.lane < 0 && !memory.written(lane, column)) missing = {lane, column};
-    });
-  }
-  const char* name = "tcgen05.mma (D)";
-  for (int half = 0; a_in_tmem && half < halves(); ++half) {
-    for (int row = 0; row < rows(); ++row) {
-      const int lane = accumulator_lane(path(), row, a_cells.lane, half);
-      for (int column = a_cells.column; column < a_cells.column + A_COLUMNS; ++column) {
-        if (missing.lane >= 0 || memory.written(lane, column)) continue;
-        missing = {lane, column};
-        name = "tcgen05.mma (A)";
-      }
-    }
-  }
-  if (missing.lane < 0) return false;
-  report_unwritten_cells(owner, issuer, inst, missing.lane, missing.column, name);
-  return true;
-}
-
-void Mma::run(Cta& cta) {
-  static thread_local Scratch scratch;
-  const Warp& issuer = cta.warps[static_cast<size_t>(warp)];
-  if (group.count == 2) report_exited_peer(cta, issuer, inst, "tcgen05.mma");
-  bool reported = false;
-  for (int part = 0; part < group.count; ++part) {
-    Cta& owner = *group.ctas[part];
-    if (!a_in_tmem) note_operand(owner, issuer, a, "A");
-    note_operand(owner, issuer, b, "B");
-    reported = reported || report_unwritten(owner, issuer, part);
-    if (cta.grid.zero_target_results) {
-      TensorMemory& memory = tensor_memory(owner);
-      for_cells(part, [&](int lane, int column) { memory.write(lane, column, 0); });
-    }
-  }
-  if (cta.grid.zero_target_results) return;
-  for (int part = 0, columns = columns_of_b(); part < group.count; ++part)
-    gather(*group.ctas[part], b, form.b_type == 1, form.negate_b, scratch.b, -part * columns, (part + 1) * columns);
-  for (int part = 0; part < group.count; ++part) {
-    Cta& owner = *group.ctas[part];
-    for (int first = 0; first < rows(); first += TILE_M) {
-      if (!a_in_tmem) gather(owner, a, form.a_type == 1, form.negate_a, scratch.a, first, TILE_M);
-      for (int half = 0; half < halves(); ++half) {
-        if (a_in_tmem) gather_cells(owner, first, half, scratch.a);
-        multiply(tensor_memory(owner), scratch, part, first, half);
-      }
-    }
-  }
-}
-
-// ---- issue
 
 bool place(Cta& cta, Warp& warp, const Inst& inst, int lane, uint64_t bits, int extent, bool mn_major, const char* name,
            OperandBytes& bytes) {
+  const MmaKind kind = kind_of(inst);
   TensorDescriptor descriptor;
-  if (!sound_descriptor(cta, warp, inst, lane, bits, name, descriptor)) return false;
-  bytes.place({descriptor.matrix, static_cast<uint32_t>(extent), mn_major});
+  if (!sound_descriptor(cta, warp, inst, lane, bits, name, kind == KIND_TF32 && mn_major, descriptor)) return false;
+  bytes.place({descriptor.matrix, static_cast<uint32_t>(extent), mn_major, chunk_shift_of(kind)});
   return operand_inside(cta, warp, inst, lane, bytes, name);
 }
 
@@ -189,7 +33,7 @@ void note(Cta& cta, Warp& warp, int at, int lane, const Mma& op) {
   if (!op.a_in_tmem) cta.shadow->tcgen05_operand(warp, at, op.a.operand, "A");
   cta.shadow->tcgen05_operand(warp, at, op.b.operand, "B");
   const uint32_t lanes = op.path() == DataPath::Half ? 0x55u << op.d.lane / 16 : 0xFFu;
-  const bool pair = op.group.count == 2;
+  const bool scaled = is_block_scaled(op.kind), pair = op.group.count == 2;
   const uint32_t shape = static_cast<uint32_t>(pair) << 30 | static_cast<uint32_t>(op.form.rows) << 20 |
                          static_cast<uint32_t>(op.form.columns) << 10 | static_cast<uint32_t>(op.d.column);
   for (int part = 0; part < op.group.count; ++part) {
@@ -201,6 +45,10 @@ void note(Cta& cta, Warp& warp, int at, int lane, const Mma& op) {
         shadow.async_read(warp, at, Async::Tcgen05, range.address, range.bytes, nullptr);
     }
     if (op.a_in_tmem) shadow.tmem_access(warp, at, TmemUse::Read, lane, op.a_cells.column, A_COLUMNS, lanes);
+    if (scaled) {
+      shadow.tmem_access(warp, at, TmemUse::Read, lane, op.scale_a.column, op.scale_columns_a(), 0xFF);
+      shadow.tmem_access(warp, at, TmemUse::Read, lane, op.scale_b.column, op.scale_columns_b(), 0xFF);
+    }
     const TmemUse sums = op.accumulate ? TmemUse::Accumulate : TmemUse::Overwrite;
     shadow.tmem_access(warp, at, sums, lane, op.d.column, op.width(), lanes, shape);
   }
@@ -209,10 +57,14 @@ void note(Cta& cta, Warp& warp, int at, int lane, const Mma& op) {
 bool cells_allocated(Cta& cta, Warp& warp, const Inst& inst, int lane, const Mma& op) {
   for (int part = 0; part < op.group.count; ++part) {
     Cta& owner = *op.group.ctas[part];
-    if (!columns_allocated(cta, warp, inst, lane, "tcgen05.mma (D)", owner, op.d.column, op.width())) return false;
-    if (op.a_in_tmem &&
-        !columns_allocated(cta, warp, inst, lane, "tcgen05.mma (A)", owner, op.a_cells.column, A_COLUMNS))
-      return false;
+    const auto allocated = [&](const char* name, int column, int columns) {
+      return columns_allocated(cta, warp, inst, lane, name, owner, column, columns);
+    };
+    if (!allocated("tcgen05.mma (D)", op.d.column, op.width())) return false;
+    if (op.a_in_tmem && !allocated("tcgen05.mma (A)", op.a_cells.column, A_COLUMNS)) return false;
+    if (!is_block_scaled(op.kind)) continue;
+    if (!allocated("tcgen05.mma (scale factors of A)", op.scale_a.column, op.scale_columns_a())) return false;
+    if (!allocated("tcgen05.mma (scale factors of B)", op.scale_b.column, op.scale_columns_b())) return false;
   }
   return true;
 }
@@ -228,45 +80,78 @@ void note_negation(Cta& cta, Warp& warp, const Inst& inst, int lane, const Mma& 
   f->mend("Leave bits 13 and 14 of the instruction descriptor 0 unless the product is to be subtracted.");
 }
 
+// Where the scale factors of a block-scaled kind lie. Bits 30 and 31 of their addresses are no part of the lane: CUTLASS
+// keeps the byte there, which the instruction descriptor names (make_runtime_instr_desc_block_scaled).
+bool place_scales(Cta& cta, Warp& warp, const Inst& inst, int lane, Mma& op) {
+  const int32_t* operands = cta.pool(inst.vec);
+  for (int side = 0; side < 2; ++side) {
+    TmemAddress& address = side ? op.scale_b : op.scale_a;
+    const uint32_t bits = warp.reg<uint32_t>(operands[1 + side])[lane] + tensor_offset(cta, inst, 2 + side);
+    address = TmemAddress::of(bits & 0x3FFF'FFFF);
+    if (!address.lane) continue;
+    cta.fault(warp, inst, lane, "tmem.lanes",
+              "the scale factors of %s begin at lane %d of tensor memory: they fill all lanes, so the address must name "
+              "lane 0",
+              side ? "B" : "A", address.lane);
+    return false;
+  }
+  return true;
+}
+
+bool take_zero_columns(Cta& cta, Warp& warp, const Inst& inst, int lane, Mma& op) {
+  const uint64_t bits = warp.reg<uint64_t>(cta.pool(inst.vec)[1])[lane];
+  if (const uint32_t shift = zero_column_shift(bits)) {
+    cta.fault(warp, inst, lane, "tcgen05.zero_column_mask",
+              "the zero-column mask descriptor 0x%llx shifts the columns of B by %u (bits 56-61), which is not emulated",
+              static_cast<unsigned long long>(bits), shift);
+    return false;
+  }
+  op.zero_columns = zero_column_mask(bits, op.form.rows, op.form.columns);
+  return true;
+}
+
+bool place_a_cells(Cta& cta, Warp& warp, const Inst& inst, int lane, Mma& op) {
+  op.a_cells = TmemAddress::of(warp.reg<uint32_t>(inst.a)[lane] + tensor_offset(cta, inst, 1));
+  if (op.form.mn_major_a) {
+    cta.fault(warp, inst, lane, "tcgen05.instruction_descriptor",
+              "bit 15 (transpose A) is set, but A lies in tensor memory, where it is always K-major");
+    return false;
+  }
+  if (!lanes_fit(cta, warp, inst, lane, op, op.a_cells.lane, "A")) return false;
+  if (op.a_cells.lane == op.d.lane) return true;
+  cta.fault(warp, inst, lane, "tmem.lanes",
+            "A begins at lane %d of tensor memory and D at lane %d: with M = 64 both must have the same alignment",
+            op.a_cells.lane, op.d.lane);
+  return false;
+}
+
 bool build(Cta& cta, Warp& warp, const Inst& inst, int lane, Mma& op) {
-  const int32_t* d_operands = cta.pool(inst.vec);
-  const uint32_t d_bits = warp.reg<uint32_t>(d_operands[0])[lane] +
-                          (inst.nvec2 ? static_cast<uint32_t>(cta.pool(inst.vec2)[0]) : 0);
+  const int32_t* operands = cta.pool(inst.vec);
   const uint32_t idesc = warp.reg<uint32_t>(inst.e)[lane];
   op.inst = cta.index_of(inst);
   op.warp = warp.id;
+  op.kind = kind_of(inst);
+  op.ws = inst.flags & F_WS;
   op.group = group_of(cta, warp, inst, lane, "tcgen05.mma");
   if (!op.group.count) return false;
-  op.form = decode_instruction_descriptor(idesc);
-  if (const char* why = instruction_descriptor_fault(op.form, op.group.count == 2)) {
+  const bool scaled = is_block_scaled(op.kind);
+  (scaled ? op.scales : op.scale) = static_cast<int>(inst.imm);
+  op.form = decode_instruction_descriptor(idesc, op.kind);
+  if (const char* why = instruction_descriptor_fault(op.form, op.kind, op.group.count == 2, op.ws, op.scales)) {
     cta.fault(warp, inst, lane, "tcgen05.instruction_descriptor",
-              "the instruction descriptor 0x%08x (M %d, N %d) is none of kind::f16: %s", idesc, op.form.rows,
-              op.form.columns, why);
+              "the instruction descriptor 0x%08x (M %d, N %d) is none of %s: %s", idesc, op.form.rows, op.form.columns,
+              kind_name(op.kind), why);
     return false;
   }
   note_negation(cta, warp, inst, lane, op, idesc);
-  op.d = TmemAddress::of(d_bits);
+  op.d = TmemAddress::of(warp.reg<uint32_t>(operands[0])[lane] + tensor_offset(cta, inst, 0));
   op.accumulate = ((warp.pred(inst.c) >> lane & 1) != 0) != ((inst.flags & F_C_NOT) != 0);
-  op.scale = static_cast<int>(inst.imm);
-  for (int i = 1; i < inst.nvec; ++i) op.disabled[i - 1] = warp.reg<uint32_t>(d_operands[i])[lane];
   op.a_in_tmem = inst.stype == T_U32;
+  if (scaled && !place_scales(cta, warp, inst, lane, op)) return false;
+  if (op.ws && inst.nvec > 1 && !take_zero_columns(cta, warp, inst, lane, op)) return false;
+  for (int i = 1; !scaled && !op.ws && i < inst.nvec; ++i) op.disabled[i - 1] = warp.reg<uint32_t>(operands[i])[lane];
   if (!lanes_fit(cta, warp, inst, lane, op, op.d.lane, "D")) return false;
-  if (op.a_in_tmem) {
-    op.a_cells = TmemAddress::of(warp.reg<uint32_t>(inst.a)[lane] +
-                                 (inst.nvec2 ? static_cast<uint32_t>(cta.pool(inst.vec2)[1]) : 0));
-    if (op.form.mn_major_a) {
-      cta.fault(warp, inst, lane, "tcgen05.instruction_descriptor",
-                "bit 15 (transpose A) is set, but A lies in tensor memory, where it is always K-major");
-      return false;
-    }
-    if (!lanes_fit(cta, warp, inst, lane, op, op.a_cells.lane, "A")) return false;
-    if (op.a_cells.lane != op.d.lane) {
-      cta.fault(warp, inst, lane, "tmem.lanes",
-                "A begins at lane %d of tensor memory and D at lane %d: with M = 64 both must have the same alignment",
-                op.a_cells.lane, op.d.lane);
-      return false;
-    }
-  }
+  if (op.a_in_tmem && !place_a_cells(cta, warp, inst, lane, op)) return false;
   if (!cells_allocated(cta, warp, inst, lane, op)) return false;
   if (!op.a_in_tmem &&
       !place(cta, warp, inst, lane, warp.reg<uint64_t>(inst.a)[lane], op.rows(), op.form.mn_major_a, "A", op.a))
@@ -309,7 +194,8 @@ Step mma(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
     if (!build(cta, warp, inst, lane, *op)) return Step::Fault;
     if (rest == mask && (mask & (mask - 1))) warn_of_copies(cta, warp, inst, mask, op->accumulate);
     if (cta.multiply_adds)
-      cta.multiply_adds[at] += static_cast<uint64_t>(op->form.rows) * static_cast<uint64_t>(op->form.columns) * K;
+      cta.multiply_adds[at] += static_cast<uint64_t>(op->form.rows) * static_cast<uint64_t>(op->form.columns) *
+                               static_cast<uint64_t>(op->depth());
     if (cta.shadow) note(cta, warp, at, lane, *op);
     cta.async.post(cta, std::move(op), tcgen05_queue(warp, lane));
   }
@@ -319,14 +205,21 @@ Step mma(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
 }  // namespace
 
 bool sound_descriptor(Cta& cta, Warp& warp, const Inst& inst, int lane, uint64_t bits, const char* name,
-                      TensorDescriptor& descriptor) {
+                      bool atom32, TensorDescriptor& descriptor) {
   descriptor = decode_tensor_descriptor(bits);
   const auto hex = static_cast<unsigned long long>(bits);
   if (!descriptor.swizzle_known) {
     cta.fault(warp, inst, lane, "descriptor.swizzle",
-              "the descriptor of %s, 0x%llx, has %u in bits 61-63: 0 is no swizzle, 2 128B, 4 64B, 6 32B%s", name, hex,
-              descriptor.swizzle_code,
-              descriptor.swizzle_code == 1 ? " (1, 128B with atoms of 32 bytes, serves tf32 and is not emulated)" : "");
+              "the descriptor of %s, 0x%llx, has %u in bits 61-63: 0 is no swizzle, 1 128B with atoms of 32 bytes, 2 128B, "
+              "4 64B, 6 32B",
+              name, hex, descriptor.swizzle_code);
+    return false;
+  }
+  if ((descriptor.matrix.swizzle == Swizzle::B128Atom32) != atom32) {
+    cta.fault(warp, inst, lane, "descriptor.swizzle",
+              "the descriptor of %s, 0x%llx, has %u in bits 61-63: MN-major operands of kind::tf32 need 1, 128B with "
+              "atoms of 32 bytes, and nothing else has that",
+              name, hex, descriptor.swizzle_code);
     return false;
   }
   if (descriptor.absolute_leading) {
@@ -370,9 +263,12 @@ bool operand_inside(Cta& cta, Warp& warp, const Inst& inst, int lane, const Oper
 }
 
 Handler bind_tcgen05_mma(const Inst& inst) {
-  if (inst.op != OP_TCGEN05_MMA) return nullptr;
-  const int lane_masks = (inst.flags & F_PAIR ? 2 : 1) * MASKS;
-  const bool masks = inst.nvec == 1 || inst.nvec == 1 + lane_masks, offsets = inst.nvec2 == 0 || inst.nvec2 == 2;
+  if (inst.op != OP_TCGEN05_MMA || mods_low(inst.mods) > KIND_MXF4NVF4) return nullptr;
+  const int lane_masks = (inst.flags & F_PAIR ? 2 : 1) * DISABLE_MASKS;
+  const bool scaled = is_block_scaled(kind_of(inst)), ws = inst.flags & F_WS;
+  const bool vector = scaled ? inst.nvec == 3 : inst.nvec == 1 || inst.nvec == (ws ? 2 : 1 + lane_masks);
+  const bool offsets = inst.nvec2 == 0 || inst.nvec2 == (scaled ? 4 : 2);
   const bool operand = inst.stype == T_U64 || inst.stype == T_U32;
-  return masks && offsets && operand && inst.imm >= 0 && inst.imm <= 15 ? mma : nullptr;
+  const bool count = scaled ? inst.imm == 1 || inst.imm == 2 || inst.imm == 4 : inst.imm >= 0 && inst.imm <= 15;
+  return vector && offsets && operand && count && !(ws && inst.flags & F_PAIR) ? mma : nullptr;
 }

@@ -31,6 +31,7 @@ class TensorMemory {
 
   TensorMemory();
   uint32_t& cell(int lane, int column) { return cells_[index(lane, column)]; }
+  uint32_t cell(int lane, int column) const { return cells_[index(lane, column)]; }
   bool written(int lane, int column) const { return written_[index(lane, column)] != 0; }
   void write(int lane, int column, uint32_t value) {
     cells_[index(lane, column)] = value;
@@ -84,24 +85,29 @@ constexpr TmemElement tmem_element(uint8_t shape, int reg, int thread) {
   }
 }
 
-// ---- accumulators (PTX ISA 9.7.16.10.5): where the part of D lies that one CTA holds, by M and cta_group.
+// ---- accumulators (PTX ISA 9.7.16.10.5): where the part of D lies that one CTA holds, by M, cta_group and .ws. The ISA
+// has pictures only; CUTLASS states them (tmem_frg and tmem_frg_ws of mma_traits_sm100_frag.hpp).
 enum class DataPath : uint8_t {
-  Full,     // 4x1, layouts D (M = 128, one CTA) and A (M = 256, a pair: 128 rows each): row r in lane r
-  Half,     // 4x1 with half of the lanes, layout F (M = 64, one CTA): 16 lanes of each quarter, the lower or the upper
-            // ones as the address says
-  Squares,  // 2x2, layout B (M = 128, a pair: 64 rows each): lanes 0-63 hold the first half of the columns, 64-127 the
-            // second, of the same rows. The ISA has pictures only; CUTLASS states it (tmem_frg of
-            // mma_traits_sm100_frag.hpp)
+  Full,      // 4x1, layouts D (M = 128, one CTA) and A (M = 256, a pair: 128 rows each): row r in lane r
+  Half,      // 4x1 with half of the lanes, layout F (M = 64, one CTA): 16 lanes of each quarter, the lower or the upper
+             // ones as the address says
+  Squares,   // 2x2, layouts B (M = 128, a pair: 64 rows each) and E (M = 64, .ws): lanes 0-63 hold the first half of the
+             // columns, 64-127 the second, of the same rows
+  Quarters,  // 1x4, layout G (M = 32, .ws): each quarter of the lanes holds a quarter of the columns of all rows
 };
 
-constexpr DataPath data_path(int rows, bool pair) {
+constexpr DataPath data_path(int rows, bool pair, bool ws) {
+  if (ws) return rows == 32 ? DataPath::Quarters : rows == 64 ? DataPath::Squares : DataPath::Full;
   return pair ? (rows == 256 ? DataPath::Full : DataPath::Squares) : rows == 64 ? DataPath::Half : DataPath::Full;
 }
 
-// `columns` is the N of the whole product, `half` counts the column halves of Squares.
-constexpr int accumulator_columns(DataPath path, int columns) {
-  return path == DataPath::Squares ? columns / 2 : columns;
+// Parts of the columns that lie in different lanes.
+constexpr int accumulator_splits(DataPath path) {
+  return path == DataPath::Squares ? 2 : path == DataPath::Quarters ? 4 : 1;
 }
-constexpr int accumulator_lane(DataPath path, int row, int first_lane, int half) {
-  return path == DataPath::Half ? first_lane + row / 16 * 32 + row % 16 : row + 64 * half;
+// `columns` is the N of the whole product.
+constexpr int accumulator_columns(DataPath path, int columns) { return columns / accumulator_splits(path); }
+constexpr int accumulator_lane(DataPath path, int row, int first_lane, int split) {
+  if (path == DataPath::Half) return first_lane + row / 16 * 32 + row % 16;
+  return row + TMEM_LANES / accumulator_splits(path) * split;
 }

@@ -16,6 +16,8 @@ TABLES = (
     (ir.ATOM, 0),
     (ir.TMEM_SHAPE, 0),
     (ir.TMEM_COPY, 0),
+    (ir.MMA_KIND, 0),
+    (ir.TMEM_UNPACK, 4),
     (ir.REGISTER_COUNT, 0),
     (ir.SPACE, 4),
     (ir.BOOL, 4),

@@ -66,6 +66,32 @@ def test_cp(shape: str, swizzle: int, schedule: str) -> None:
     np.testing.assert_array_equal(done.words(128, 16), want)
 
 
+@pytest.mark.parametrize("shape", ["128x256b", "64x128b.warpx2::02_13", "32x128b.warpx4"])
+@pytest.mark.parametrize(("source_format", "bits", "shift"), [("b6x16_p32", 6, 0), ("b4x16_p64", 4, 2)])
+def test_cp_that_decompresses(source_format: str, bits: int, shift: int, shape: str) -> None:
+    """Sixteen elements side by side, then padding; 4-bit ones go to bits 2-5 of their bytes (9.7.16.9.1)."""
+    rows, words = SHAPES[shape]
+    rng = np.random.default_rng(bits)
+    codes = rng.integers(0, 1 << bits, (rows, 4 * words), np.uint8)
+    memory = np.full(16 * 1024, 0xFF, np.uint8)
+    for row in range(rows):
+        for chunk in range(words // 4):
+            number = sum(int(code) << bits * i for i, code in enumerate(codes[row, 16 * chunk : 16 * chunk + 16]))
+            at = row // 8 * 128 + row % 8 * 16 + chunk * 4096
+            memory[at : at + 2 * bits] = np.frombuffer(number.to_bytes(2 * bits, "little"), np.uint8)
+    descriptor = 4096 >> 4 << 16 | 128 >> 4 << 32 | 1 << 46
+    body = allocated().add(fill(16)).add(copy_in(memory.size))
+    body.add(f"cvt.u64.u32 da, data;\nshr.u64 da, da, 4;\nor.b64 da, da, {descriptor};").fenced_sync()
+    body.thread(0, f"tcgen05.cp.cta_group::1.{shape}.b8x16.{source_format} [tmem+4], da;\n{COMMIT}")
+    done = finish(body, "fair", memory.tobytes())
+    assert done.ok and not done.codes(), done.codes()
+    want = np.arange(128, dtype=np.uint32)[:, None] << 16 | np.arange(16, dtype=np.uint32)
+    for row in range(rows):
+        for lane in lanes(shape, row):
+            want[lane, 4 : 4 + words] = (codes[row] << shift).view(np.uint32)
+    np.testing.assert_array_equal(done.words(128, 16), want)
+
+
 def shifted(cells: NDArray[np.uint32], quarter: int) -> NDArray[np.uint32]:
     result = cells.copy()
     result[32 * quarter : 32 * quarter + 31, :8] = cells[32 * quarter + 1 : 32 * quarter + 32, :8]
