@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
-from ptxgym import full_size
+from ptxgym import full_size, second_call
 from ptxgym.arguments import whole_number
 from ptxgym.build import Build, build
 from ptxgym.cache import Cache
@@ -184,6 +184,10 @@ def emulated(
             ablation = runner.run(drawn.cases[0], RunOptions(zero_target_results=True))
     with dossier.timed("judge"):
         judgement = judge(task, arch, drawn, executions, schedules=stressed, ablation=ablation)
+    if judgement.status is Status.OK and second_call.finds_something(built, plans.values()):
+        with dossier.timed("second call"):
+            again = second_call.check(built, task, device_profile(arch), stress, setting.device, judgement)
+        return Emulated(again, printed=printed, first=executions[0])
     return Emulated(judgement, printed=printed, first=executions[0])
 
 

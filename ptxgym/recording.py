@@ -6,47 +6,9 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 
 from ptxgym.build import Build
-from ptxgym.judge.conditions import Conditions
-from ptxgym.plan import Argument, DeviceProfile, LaunchPlan, record
-from ptxgym.task import Axes, Task
-from ptxgym.verdict import Failure
-
-Shape = tuple[tuple[str, int], ...]
-"""Axes in the order of the entry point."""
-
-
-def shape(axes: Axes) -> Shape:
-    """Return what a plan is kept under."""
-    return tuple(axes.items())
-
-
-def record_call(built: Build, task: Task, axes: Axes, profile: DeviceProfile) -> LaunchPlan | Failure:
-    """Record the plan of one call, as on the GPU of `profile`."""
-    sizes = task.sizes_bytes(axes)
-    arguments = [
-        *(Argument(tensor.name, "input", sizes[tensor.name]) for tensor in task.inputs),
-        *(Argument(tensor.name, "output", sizes[tensor.name]) for tensor in task.outputs),
-    ]
-    return record(built, arguments, axes, profile)
-
-
-def recorded(
-    built: Build,
-    task: Task,
-    shapes: Iterable[Axes],
-    profile: DeviceProfile,
-    at: Callable[[Axes], str] = lambda axes: "",
-) -> dict[Shape, LaunchPlan] | Failure:
-    """Record one plan per distinct shape; stop at the first failure, whose message begins with what `at` calls it."""
-    plans: dict[Shape, LaunchPlan] = {}
-    for axes in shapes:
-        if shape(axes) in plans:
-            continue
-        plan = record_call(built, task, axes, profile)
-        if isinstance(plan, Failure):
             where = at(axes)
             return plan.model_copy(update={"message": f"{where}: {plan.message}"}) if where else plan
-        plans[shape(axes)] = plan
+        plans[shape(axes)] = last = plan
     return plans
 
 

@@ -27,7 +27,7 @@ from ptxgym.reward import score
 from ptxgym.task import Task, load_arch
 from ptxgym.verdict import Evidence, Failure, Finding, OutputError, Severity, Stage, Status, Value
 
-JUDGE_REVISION = 6
+JUDGE_REVISION = 7
 """Part of every verdict's key: raise it when equal executions would be judged differently."""
 
 MIN_BUDGET = 1e-30
@@ -137,16 +137,26 @@ def with_full_size(judgement: Judgement, whole: FullSize) -> Judgement:
     """Return the judgement on a kernel that is right at small sizes, with what its full size showed."""
     if whole.wrong is None:
         return judgement.model_copy(update={"notes": (*judgement.notes, *filter(None, [whole.note]))})
-    outputs = tuple(whole.wrong if output.name == whole.wrong.name else output for output in judgement.outputs)
+    message = f"Right at small sizes, but {whole.message}"
+    where = "the kernel is not right at the size that is timed"
+    return _refused(judgement, whole.wrong, "judge.wrong_at_full_size", message, where)
+
+
+def with_second_call(judgement: Judgement, wrong: OutputError, message: str) -> Judgement:
+    """Return the judgement on a kernel that is right when it is called first, with what a second call got wrong."""
+    return _refused(judgement, wrong, "judge.wrong_again", message, "a second call is not right")
+
+
+def _refused(judgement: Judgement, wrong: OutputError, code: str, message: str, why: str) -> Judgement:
+    outputs = tuple(wrong if output.name == wrong.name else output for output in judgement.outputs)
     evidence = judgement.evidence
     if evidence is not None:
-        why = "the kernel is not right at the size that is timed"
         evidence = evidence.model_copy(update={"target_ok": False, "explanation": why})
     return judgement.model_copy(
         update={
             "status": Status.WRONG_OUTPUT,
-            "code": "judge.wrong_at_full_size",
-            "message": f"Right at small sizes, but {whole.message}",
+            "code": code,
+            "message": message,
             "score": score(Status.WRONG_OUTPUT, outputs, evidence, judgement.findings),
             "outputs": outputs,
             "evidence": evidence,

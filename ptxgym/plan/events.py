@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sized
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -20,6 +21,10 @@ Extents = Annotated[list[Count], Field(max_length=5)]
 
 MAX_PARAMETERS = 32_764
 """Bytes of parameters that a kernel may have (PTX ISA 5.1.6), and so of its parameters."""
+ALWAYS_THERE = 3
+"""Streams that nobody makes: the given one, the legacy and the per-thread default stream."""
+MAX_CALLS = 4
+"""Of `run` in one process."""
 MAX_ERRORS = 16
 """Failed calls that are kept, and ignored ones; the recorder notes no more either."""
 
@@ -42,6 +47,13 @@ class Start(Event):
 
     event: Literal["start"]
     confined: bool
+
+
+class RawCall(Event):
+    """`run` is about to be called, for the first time or again."""
+
+    event: Literal["call"]
+    index: Count
 
 
 class RawBuffer(Event):
@@ -138,7 +150,7 @@ class RawStream(Event):
     """A stream was created; 0 to 2 are always there."""
 
     event: Literal["stream"]
-    index: Annotated[int, Field(ge=3, lt=MAX_STREAMS)]
+    index: Annotated[int, Field(ge=3, lt=MAX_STREAMS * MAX_CALLS)]
     blocking: bool
     """It and the legacy default stream wait for each other: not created with `cudaStreamNonBlocking`."""
 
@@ -205,6 +217,7 @@ RawOrder = RawStream | RawEventRecord | RawStreamWait | RawHostWait
 Ordered = RawOperation | RawFree | RawOrder
 AnyEvent = Annotated[
     Start
+    | RawCall
     | RawBuffer
     | RawFree
     | RawTensorMap
@@ -225,8 +238,20 @@ AnyEvent = Annotated[
 ]
 _ADAPTER: TypeAdapter[AnyEvent] = TypeAdapter(AnyEvent)
 
-MAX_LINES = 80_000
+MAX_LINES = 80_000 * MAX_CALLS
 """More than the recorder's own limits of operations, order, buffers, tensor maps and attributes add up to."""
+
+
+@dataclass(frozen=True)
+class Begin:
+    """How much had been recorded when a call began."""
+
+    buffers: int
+    tensor_maps: int
+    functions: int
+    ordered: int
+    errors: int
+    ignored: int
 
 
 @dataclass
@@ -245,6 +270,69 @@ class Recording:
     ended: bool = False
     malformed: str | None = None
     """The first line that is no event; None if all are."""
+    calls: list[Begin] = field(default_factory=list)
+    freed: frozenset[str] = frozenset()
+    """Workspaces that earlier calls had freed."""
+
+    def call(self, index: int) -> Recording:
+        """Return what one call of `run` asked for, over all that it and those before had made.
+
+        The first call has what was done while the library was loaded.
+        """
+        start = self.calls[index] if index else Begin(0, 0, 0, 0, 0, 0)
+        end = self.calls[index + 1] if index + 1 < len(self.calls) else self._end()
+        before, during = self.ordered[: start.ordered], self.ordered[start.ordered : end.ordered]
+        return replace(
+            self,
+            buffers=self.buffers[: end.buffers],
+            tensor_maps=self.tensor_maps[: end.tensor_maps],
+            functions=self.functions[: end.functions],
+            ordered=_with_own_streams([each for each in before if isinstance(each, RawStream)], during),
+            errors=self.errors[start.errors : end.errors],
+            ignored=self.ignored[start.ignored : end.ignored],
+            calls=[],
+            freed=frozenset(each.name for each in before if isinstance(each, RawFree)),
+        )
+
+    def begin(self) -> None:
+        """Note that a call begins."""
+        self.calls.append(self._end())
+
+    def _end(self) -> Begin:
+        kinds: tuple[Sized, ...] = (
+            self.buffers, self.tensor_maps, self.functions, self.ordered, self.errors, self.ignored,
+        )  # fmt: skip
+        return Begin(*map(len, kinds))
+
+
+def _with_own_streams(kept: list[RawStream], calls: list[Ordered]) -> list[Ordered]:
+    """Return `calls` with streams numbered as if the process had begun here: first those kept from before, if used."""
+    used = {index for call in calls for index in _streams_of(call)}
+    made: list[Ordered] = [*(stream for stream in kept if stream.index in used), *calls]
+    numbers = {index: index for index in range(ALWAYS_THERE)}
+    for call in made:
+        if isinstance(call, RawStream):
+            numbers[call.index] = len(numbers)
+    return [_renumbered(call, numbers) for call in made]
+
+
+def _streams_of(call: Ordered) -> tuple[int, ...]:
+    match call:
+        case RawHostWait(what="stream"):
+            return (call.index,)
+        case RawFree() | RawHostWait() | RawStream():
+            return ()
+    return (call.stream,)
+
+
+def _renumbered(call: Ordered, numbers: Mapping[int, int]) -> Ordered:
+    """Return `call` with other numbers for its streams; one that was never made keeps its number."""
+    name = "index" if isinstance(call, RawHostWait | RawStream) else "stream"
+    if isinstance(call, RawFree) or (isinstance(call, RawHostWait) and call.what != "stream"):
+        return call
+    number = getattr(call, name)
+    new = numbers.get(number, number)
+    return call if new == number else call.model_copy(update={name: new})
 
 
 def dim3(values: list[int]) -> Dim3:
@@ -271,6 +359,8 @@ def parse_record(record: bytes) -> Recording:
         match event:
             case Start():
                 recording.started = True
+            case RawCall():
+                recording.begin()
             case RawBuffer():
                 recording.buffers.append(event)
             case RawTensorMap():

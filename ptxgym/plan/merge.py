@@ -90,11 +90,57 @@ def merge(first: Recording, second: Recording, roles: Mapping[str, str], module:
     return _Merger(first, second, module).merge(roles)
 
 
+def joined(one: Merged, two: Merged, names: Mapping[str, str]) -> Merged:
+    """Return two calls of one process as one: the operations of `one`, then those of `two`.
+
+    Args:
+        one: What an earlier call asked for.
+        two: What a later one did, over all buffers and tensor maps up to then.
+        names: New names of buffers.
+    """
+
+    def place(ref: BufferRef) -> BufferRef:
+        return ref.model_copy(update={"buffer": names.get(ref.buffer, ref.buffer)})
+
+    def blob(data: Blob) -> Blob:
+        refs = tuple(
+            ref.model_copy(update={"target": place(ref.target)}) if isinstance(ref, PointerRef) else ref
+            for ref in data.refs
+        )
+        return data.model_copy(update={"refs": refs})
+
+    def operation(each: Operation, shift: int) -> Operation:
+        changes: dict[str, object] = {"after": tuple(earlier + shift for earlier in each.after)}
+        match each:
+            case Launch():
+                changes["params"] = tuple(map(blob, each.params))
+            case Upload():
+                changes |= {"target": place(each.target), "data": blob(each.data)}
+            case Memset():
+                changes["target"] = place(each.target)
+            case Copy():
+                changes |= {"target": place(each.target), "source": place(each.source)}
+        return each.model_copy(update=changes)
+
+    buffers = {each.name: each for each in (*two.buffers, *one.buffers)}
+    return Merged(
+        buffers=tuple(b.model_copy(update={"name": names.get(b.name, b.name)}) for b in buffers.values()),
+        tensor_maps=tuple(
+            each.model_copy(update={"global_address": place(each.global_address)}) for each in two.tensor_maps
+        ),
+        functions=two.functions,
+        operations=(
+            *(operation(each, 0) for each in one.operations),
+            *(operation(each, len(one.operations)) for each in two.operations),
+        ),
+    )
+
+
 class _Merger:
     def __init__(self, first: Recording, second: Recording, module: Module) -> None:
         self._first, self._second, self._module = first, second, module
         self._shifts: dict[int, RawBuffer] = {}
-        self._freed: set[str] = set()
+        self._freed: set[str] = set(first.freed)
 
     def merge(self, roles: Mapping[str, str]) -> Merged:
         self._match_buffers()

@@ -183,6 +183,8 @@ class LaunchPlan(Value):
     """Calls that failed as on a device though recording went on: name, error and reason, of the first few."""
     ignored_calls: tuple[str, ...] = ()
     """Hints about speed that are not replayed, such as `cudaStreamSetAttribute (access policy window)`; a few."""
+    kept: tuple[str, ...] = ()
+    """What later calls in the same process find as earlier ones left it: workspaces, set-up that happens once."""
     isolation: str
     """Level under which the host code ran: `full`, `seccomp` or `rlimits`."""
     recorder_revision: int

@@ -20,7 +20,7 @@ _DECLARATION = re.compile(r"\.param\s++(?:\.\w++(?:\s++\d++)?+\s*+){0,8}+[\w$]++
 _NAME = re.compile(r"[\w$]++")
 _PARAMETER = re.compile(r"_param_\d+\Z")
 _VARIABLE = re.compile(
-    r"^[ \t]*(?:\.(?:visible|weak|common|extern)\s+)*\.(?:global|const)\s+(?:\.attribute\([^)]*\)\s*)?"
+    r"^[ \t]*(?:\.(?:visible|weak|common|extern)\s+)*\.(?P<space>global|const)\s+(?:\.attribute\([^)]*\)\s*)?"
     r"(?:\.align\s+\d+\s+)?\.(?P<type>\w+)\s+(?P<name>[\w$]+)\s*(?P<dims>(?:\[\d{0,18}\])*)",
     re.MULTILINE,
 )
@@ -41,11 +41,15 @@ class Module:
         self._whole = {name for name in _NAME.findall(rest) if _PARAMETER.search(name)}
         self.variables: dict[str, int] = {}
         """Size in bytes of each `.global` and `.const` variable, by mangled name."""
+        self.globals: set[str] = set()
+        """Those which kernels can write to; strings of `printf` are none."""
         for variable in _VARIABLE.finditer(ptx):
             elements = 1
             for dimension in re.findall(r"\[(\d*)\]", variable["dims"]):
                 elements *= int(dimension or 0)
             self.variables[variable["name"]] = _type_bytes(variable["type"]) * elements
+            if variable["space"] == "global" and not variable["name"].startswith("$"):
+                self.globals.add(variable["name"])
 
     def used(self, kernel: str, index: int, size_bytes: int) -> bytes | None:
         """Return which bytes of a parameter the kernel may read (1 or 0 each), or None for all of them.

@@ -92,6 +92,8 @@ class _Walk:
             case RawFree():
                 pass
             case RawStream():
+                if call.index >= MAX_STREAMS:
+                    raise NotAPlan("plan.operation_limit", f"more than {MAX_STREAMS} streams in one call")
                 self._known[call.index] = True
                 self._blocking[call.index] = call.blocking
             case RawEventRecord():

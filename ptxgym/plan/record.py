@@ -1,69 +1,31 @@
-"""From a build to a launch plan: the host code runs twice in sandboxed processes that play the CUDA runtime."""
+"""From a build to a launch plan: the host code runs twice in sandboxed processes that play the CUDA runtime.
+
+The plan is what the first call of a process asks for. The process goes on as a caller's would: `run` is called at other
+sizes, with other buffers, and with the first ones again, and each of these calls must ask for the same as a first one
+there (`plan.later`).
+"""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal, NamedTuple
+from dataclasses import replace
 
-from ptxgym import native, sandbox
-from ptxgym.build.demangle import name_functions
+from ptxgym import sandbox
 from ptxgym.build.model import Build
-from ptxgym.errors import InfrastructureError, UsageError
-from ptxgym.plan.events import ApiError, RawOperation, Recording, parse_record
-from ptxgym.plan.merge import NotAPlan, merge
-from ptxgym.plan.model import Dim3, LaunchPlan, normalize_names
+from ptxgym.plan.events import RawOperation, Recording
+from ptxgym.plan.host import Argument, Call, RecordLimits, at_line, failure, last_errors, recordings
+from ptxgym.plan.later import Asked, Different, Kept, compare
+from ptxgym.plan.merge import Merged, NotAPlan, joined, merge
+from ptxgym.plan.model import LaunchPlan
 from ptxgym.plan.module import module_of
 from ptxgym.plan.order import ordered
-from ptxgym.plan.places import lines_of, places
+from ptxgym.plan.places import places
 from ptxgym.plan.profile import DeviceProfile
 from ptxgym.plan.validate import problems
-from ptxgym.tools import run_tool
-from ptxgym.verdict import Diagnostic, Failure, Stage, Status
+from ptxgym.verdict import Diagnostic, Failure
 
-RECORDER_REVISION = 2
+RECORDER_REVISION = 3
 """Part of every plan; raise it when the same build gives another plan."""
-
-_SIGXCPU, _SIGKILL, _SIGSYS = 24, 9, 31
-_MAX_ARGUMENTS = 46
-_MAX_RECORD_BYTES = 80 << 20
-_MAX_PRINTED = 400
-
-
-class Argument(NamedTuple):
-    """A pointer argument of `run`."""
-
-    name: str
-    role: Literal["input", "output"]
-    size_bytes: int
-
-
-@dataclass(frozen=True)
-class RecordLimits:
-    """What the host code may use."""
-
-    cpu_s: int = 3
-    """A hundred times what honest host code takes."""
-    wall_s: float = 60.0
-    """Nothing in the sandbox can block, so running out of it without CPU time is the machine's fault."""
-    memory_bytes: int = 1 << 30
-
-
-@dataclass(frozen=True)
-class _Layout:
-    """Where one recording sees device memory, and which clock and random numbers it sees."""
-
-    base: int
-    spacing: int
-    seed: int
-
-
-# Equal alignment (2 MiB), nothing in common otherwise. The high and the low halves of the bases differ, so that half a
-# pointer does not look like a literal.
-_LAYOUTS = (_Layout(0x1000_0020_0000, 0x20_0000, 1), _Layout(0x2B5A_6CE0_0000, 0x60_0000, 2))
 
 
 def record(
@@ -72,6 +34,7 @@ def record(
     axes: Mapping[str, int],
     profile: DeviceProfile,
     *,
+    other: LaunchPlan | None = None,
     limits: RecordLimits = RecordLimits(),
     confined: bool = True,
 ) -> LaunchPlan | Failure:
@@ -82,6 +45,8 @@ def record(
         arguments: The pointers that `run` takes, in order.
         axes: The `int` arguments that follow, in order; the stream comes last.
         profile: The GPU that the host code is to believe in.
+        other: A plan of the same build and GPU at other sizes. `run` is called there, too, after the first call, and
+            must ask for the same.
         limits: Time and memory of each recording.
         confined: False goes on without a system-call filter where the machine has none (isolation level `rlimits`).
 
@@ -92,192 +57,130 @@ def record(
         InfrastructureError: if the machine has no system-call filter and `confined` is true, or the recorder failed.
         UsageError: if there are more arguments than the recorder passes.
     """
-    if len(arguments) + len(axes) > _MAX_ARGUMENTS:
-        raise UsageError(f"{len(arguments) + len(axes)} arguments of run; the recorder passes {_MAX_ARGUMENTS}")
-    run = functools.partial(_run, build, arguments, axes, profile, limits, confined)
-    with ThreadPoolExecutor(len(_LAYOUTS)) as pool:
-        outcomes = list(pool.map(run, _LAYOUTS))
-    for outcome in outcomes:
-        if isinstance(outcome, Failure):
-            return outcome
-    first, second = (outcome for outcome in outcomes if isinstance(outcome, Recording))
-    try:
-        merged = merge(first, second, {argument.name: argument.role for argument in arguments}, module_of(build))
-        operations = ordered(first.ordered, merged)
-    except NotAPlan as error:
-        calls = [call for call in first.ordered if isinstance(call, RawOperation)]
-        frames = calls[error.operation].frames if error.operation is not None else ()
-        return _failure(error.code, error.message, where=places(build, frames))
-    plan = LaunchPlan(
-        build_key=build.key,
-        device_profile=profile.key,
-        axes=dict(axes),
-        buffers=merged.buffers,
-        tensor_maps=merged.tensor_maps,
-        functions=merged.functions,
-        operations=operations,
-        failed_calls=tuple(f"{_at(build, error)}: {error.error}: {error.why}" for error in first.errors),
-        ignored_calls=tuple(f"{ignored.call} ({ignored.what})" for ignored in first.ignored),
-        isolation=sandbox.isolation().level if confined else "rlimits",
-        recorder_revision=RECORDER_REVISION,
-    )
-    for problem in problems(plan, build, profile):
-        return _failure("plan.invalid", problem)
-    if not plan.launches:
-        return _failure("plan.no_launch", f"`run` returned without launching a kernel{_last_errors(build, first)}")
-    return plan
+    calls = [Call(arguments, axes, 1)]
+    if other is not None:
+        calls.append(Call(_arguments_of(other), other.axes, 2))
+    calls.append(Call(arguments, axes, len(calls) + 1))
+    calls.append(Call(arguments, axes, len(calls) + 1, again=1))
+    both = recordings(build, calls, profile, limits, confined)
+    if isinstance(both, Failure):
+        return both
+    session = _Session(build, calls, *both)
+    first = session.asked(0)
+    if isinstance(first, Failure):
+        return first
+    plan = session.plan(first.merged, profile, confined)
+    return plan if isinstance(plan, Failure) else _with_later_calls(session, first, plan, other)
 
 
-def _run(
-    build: Build,
-    arguments: Sequence[Argument],
-    axes: Mapping[str, int],
-    profile: DeviceProfile,
-    limits: RecordLimits,
-    confined: bool,
-    layout: _Layout,
-) -> Recording | Failure:
-    """Run the host code once."""
-    program = native.program("recorder")
-    completed = sandbox.run(
-        [program] if confined else [program, "--unconfined"],
-        timeout_s=limits.wall_s,
-        access=sandbox.Access(
-            read=(build.library, Path("/etc/ld.so.cache")),
-            execute=(program, build.library, *_shared_libraries(program)),
-        ),
-        limits=sandbox.Limits(cpu_s=limits.cpu_s, data_bytes=limits.memory_bytes, file_size_bytes=0, open_files=256),
-        processes=False,
-        stdin=_request(build, arguments, axes, profile, layout).encode(),
-        max_output_bytes=_MAX_RECORD_BYTES,
-        # Landlock does not hide whether a file exists; code that runs while the library is loaded may ask.
-        filesystem="namespace" if sandbox.isolation().namespace == "ok" else None,
-    )
-    recording = parse_record(completed.stdout)
-    failure = _failure_of(build, recording, completed, limits)
-    if failure is not None:
-        return failure.model_copy(update={"message": _without_folder(failure.message, build)})
-    expected = [(argument.name, argument.size_bytes) for argument in arguments]
-    if [(b.name, b.bytes) for b in recording.buffers if b.role == "argument"] != expected:
-        return _failure("plan.invalid", "the record's argument buffers are not those of `run`")
-    return recording
+def record_twice(
+    build: Build, arguments: Sequence[Argument], axes: Mapping[str, int], profile: DeviceProfile
+) -> LaunchPlan | Failure:
+    """Record two calls in one process as one plan: what the first one leaves, the second finds.
 
-
-def _request(
-    build: Build, arguments: Sequence[Argument], axes: Mapping[str, int], profile: DeviceProfile, layout: _Layout
-) -> str:
-    """Return the lines that the recorder reads on standard input; see native/recorder/state.cpp."""
-    lines = [f"library {build.library}", f"range {layout.base} {layout.spacing}", f"seed {layout.seed}"]
-    lines += profile.request_lines()
-    for kernel in build.kernels:
-        dims = " ".join(_words(d) for d in (kernel.max_ntid, kernel.req_ntid, kernel.cluster))
-        sizes = " ".join(map(str, kernel.param_bytes))
-        numbers = f"{kernel.registers} {kernel.static_smem_bytes} {kernel.stack_bytes}"
-        lines.append(f"kernel {kernel.name} {numbers} {dims} {sizes}")
-    lines += [f"buffer {argument.name} {argument.size_bytes}" for argument in arguments]
-    lines += [f"axis {value}" for value in axes.values()]
-    return "\n".join(lines) + "\n"
-
-
-def _words(dim: Dim3 | None) -> str:
-    return " ".join(map(str, dim or (0, 0, 0)))
-
-
-def _failure_of(
-    build: Build, recording: Recording, completed: sandbox.Completed, limits: RecordLimits
-) -> Failure | None:
-    """Say why a recording is none.
+    The buffers of the first call are named `A#1`, those of the second `A`.
 
     Raises:
-        InfrastructureError: if the machine is to blame.
+        InfrastructureError: as `record`.
     """
-    failed = recording.failed
-    if failed is not None:
-        if failed.code.startswith("infra."):
-            if recording.started:  # the submission may have written it
-                return _failure("plan.invalid", "the record of the host code claims a failure of the machine")
-            raise InfrastructureError(f"recorder: {failed.message}")
-        status = Status.LAUNCH_ERROR if failed.status == "launch_error" else Status.PLAN_ERROR
-        context = _context(build, recording, completed) if failed.code in _CODES_WITH_CONTEXT else ""
-        return _failure(failed.code, failed.message + context, status, places(build, failed.frames))
-    if completed.outcome in ("timeout", "killed"):
-        raise InfrastructureError(
-            f"the recorder was stopped after {completed.wall_s:.0f} s of wall time with {completed.cpu_s:.1f} s of CPU "
-            "time; is the machine overloaded?"
+    confined = sandbox.isolation().level != "rlimits"
+    calls = [Call(arguments, axes, 1), Call(arguments, axes, 2)]
+    both = recordings(build, calls, profile, RecordLimits(), confined)
+    if isinstance(both, Failure):
+        return both
+    session = _Session(build, calls, *both)
+    one, two = session.asked(0), session.asked(1)
+    for asked in (one, two):
+        if isinstance(asked, Failure):
+            return asked
+    assert isinstance(one, Asked) and isinstance(two, Asked)
+    names = {name: f"{name}#1" for name in one.own} | dict(two.own)
+    return session.plan(joined(one.merged, two.merged, names), profile, confined)
+
+
+class _Session:
+    """Two recordings of the same calls."""
+
+    def __init__(self, build: Build, calls: Sequence[Call], first: Recording, second: Recording) -> None:
+        self.build, self.calls = build, calls
+        self._both = (first, second)
+
+    @property
+    def begun(self) -> int:
+        """Calls that both recordings have."""
+        return min(len(recording.calls) for recording in self._both)
+
+    def asked(self, index: int) -> Asked | Failure:
+        """Return what a call asked for; of the buffers of later calls nobody knows yet."""
+        unknown = {name for call in self.calls[index + 1 :] if call.again is None for name in call.buffers}
+        roles = {name: argument.role for call in self.calls for name, argument in call.buffers.items()}
+        first, second = (
+            replace(view, buffers=[buffer for buffer in view.buffers if buffer.name not in unknown])
+            for view in (recording.call(index) for recording in self._both)
         )
-    if not recording.started:
-        said = completed.stderr.decode(errors="replace").strip()[-500:]
-        raise InfrastructureError(
-            f"the recorder did not start ({completed.outcome} {completed.code}): {said or 'it said nothing'}"
+        try:
+            merged = merge(first, second, roles, module_of(self.build))
+            return Asked(replace(merged, operations=ordered(first.ordered, merged)), self.calls[index].own)
+        except NotAPlan as error:
+            message = f"in {self.calls[index]}: {error.message}" if index else error.message
+            return failure(error.code, message, where=self.where(index, error.operation))
+
+    def where(self, index: int, operation: int | None) -> tuple[Diagnostic, ...]:
+        """Return the lines of an operation of a call."""
+        operations = [each for each in self._both[0].call(index).ordered if isinstance(each, RawOperation)]
+        return places(self.build, operations[operation].frames) if operation is not None else ()
+
+    def plan(self, merged: Merged, profile: DeviceProfile, confined: bool) -> LaunchPlan | Failure:
+        """Return the plan of what was asked for, if it can be replayed."""
+        first = self._both[0].call(0)
+        plan = LaunchPlan(
+            build_key=self.build.key,
+            device_profile=profile.key,
+            axes=dict(self.calls[0].axes),
+            buffers=merged.buffers,
+            tensor_maps=merged.tensor_maps,
+            functions=merged.functions,
+            operations=merged.operations,
+            failed_calls=tuple(f"{at_line(self.build, error)}: {error.error}: {error.why}" for error in first.errors),
+            ignored_calls=tuple(f"{ignored.call} ({ignored.what})" for ignored in first.ignored),
+            isolation=sandbox.isolation().level if confined else "rlimits",
+            recorder_revision=RECORDER_REVISION,
         )
-    if completed.outcome == "signalled":
-        return _signalled(completed.code, limits)
-    if completed.truncated and not recording.ended:
-        return _failure("plan.record_limit", "the host code asked for more operations and uploads than are recorded")
-    if not recording.ended:
-        status_text = f"with status {completed.code}"
-        return _failure("plan.host_exit", f"host code ended the process {status_text} before `run` returned")
-    if recording.malformed is not None:
-        return _failure("plan.invalid", "the record of the host code is malformed")
-    return None
+        for problem in problems(plan, self.build, profile):
+            return failure("plan.invalid", problem)
+        if not plan.launches:
+            said = last_errors(self.build, first)
+            return failure("plan.no_launch", f"`run` returned without launching a kernel{said}")
+        return plan
 
 
-def _without_folder(message: str, build: Build) -> str:
-    """Leave out where the build lies: host code can ask for it (`dladdr`), and then its messages differ by machine."""
-    for folder in (build.folder, *build.folder.parents[:2]):
-        message = message.replace(str(folder), "<build>")
-    return message
+def _with_later_calls(
+    session: _Session, first: Asked, plan: LaunchPlan, other: LaunchPlan | None
+) -> LaunchPlan | Failure:
+    """Compare the later calls with first ones, and return the plan with what they found as it had been left."""
+    if session.begun != len(session.calls):
+        which = f"call {session.begun} of {len(session.calls)}"
+        return failure("plan.invalid", f"the record of the host code ends in {which}")
+    models = [first] * len(session.calls)
+    if other is not None:
+        merged = Merged(other.buffers, other.tensor_maps, other.functions, other.operations)
+        models[1] = Asked(merged, {argument.name: argument.name for argument in _arguments_of(other)})
+    kept, earlier = Kept(), [first]
+    for index, call in enumerate(session.calls[1:], 1):
+        later = session.asked(index)
+        if isinstance(later, Failure):
+            return later
+        try:
+            compare(models[index], earlier, later, kept)
+            if index == len(session.calls) - 1:
+                kept.check_counters(index)
+        except Different as different:
+            message = f"{call} does not do what a first call there does: {different.what}; {different.advice}"
+            return failure("plan.later_call", message, where=session.where(index, different.operation))
+        earlier.append(later)
+    return plan.model_copy(update={"kept": tuple(kept.names)})
 
 
-def _signalled(signal: int, limits: RecordLimits) -> Failure:
-    if signal in (_SIGXCPU, _SIGKILL):
-        used = f"host code used {limits.cpu_s} s of CPU time without returning from `run`"
-        return _failure(
-            "plan.host_hang",
-            f"{used} (constructors of static objects count): look for a loop that never ends; the host code is only to "
-            "prepare launches, the work is the kernels'",
-        )
-    if signal == _SIGSYS:
-        return _failure("plan.host_syscall", "host code made a system call that it may not make, with signals blocked")
-    return _failure("plan.host_fault", f"host code died of signal {signal}")
-
-
-_CODES_WITH_CONTEXT = frozenset({"plan.host_abort", "plan.host_exit", "plan.host_fault"})
-
-
-def _context(build: Build, recording: Recording, completed: sandbox.Completed) -> str:
-    """What may explain an end by the host code itself: calls that failed, the last thing it printed."""
-    printed = " ".join(completed.stderr.decode(errors="replace").split())
-    said = f'; it printed last: "{printed[-_MAX_PRINTED:]}"' if printed else ""
-    return _last_errors(build, recording) + said
-
-
-def _last_errors(build: Build, recording: Recording) -> str:
-    if not recording.errors:
-        return ""
-    last = recording.errors[-1]
-    return f"; {_at(build, last)} had failed with {last.error}: {last.why}"
-
-
-def _at(build: Build, error: ApiError) -> str:
-    """The call, with its line where it is known."""
-    lines = lines_of(build, error.frames)
-    return f"{error.call} at line {lines[0]}" if lines else error.call
-
-
-def _failure(
-    code: str, message: str, status: Status = Status.PLAN_ERROR, where: tuple[Diagnostic, ...] = ()
-) -> Failure:
-    text = normalize_names(name_functions(message))
-    return Failure(stage=Stage.PLAN, status=status, code=code, message=text, diagnostics=where)
-
-
-@functools.cache
-def _shared_libraries(program: Path) -> tuple[Path, ...]:
-    """What the recorder links, which is also all that a submission's library may link."""
-    done = run_tool(["ldd", program])
-    if done.returncode:
-        raise InfrastructureError(f"`ldd {program}` failed: {done.stderr.strip()[:500]}")
-    words = (word for line in done.stdout.splitlines() for word in line.split())
-    found = [Path(word) for word in words if word.startswith("/")]
-    return tuple(dict.fromkeys(path for file in found for path in (file, file.resolve())))
+def _arguments_of(plan: LaunchPlan) -> list[Argument]:
+    """Return the arguments that a plan was recorded with."""
+    return [Argument(b.name, b.role, b.size_bytes) for b in plan.buffers if b.role in ("input", "output")]

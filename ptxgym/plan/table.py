@@ -43,6 +43,7 @@ def plan_table(plan: LaunchPlan) -> str:
         said += [f"carve-out {carveout} %"] if carveout >= 0 else []
         said += ["non-portable clusters"] if function.non_portable_cluster else []
         parts.append(f"{_kernel(function.kernel)}: {', '.join(said)}")
+    parts += [f"kept between calls: {', '.join(map(_short, plan.kept))}"] if plan.kept else []
     parts += [f"failed: {call}" for call in plan.failed_calls]
     parts += [f"ignored: {call}" for call in plan.ignored_calls]
     return "\n".join(parts) + "\n"

@@ -45,7 +45,7 @@ def test_wrong_types_unknown_fields_and_codes_are_malformed() -> None:
         {**LAUNCH, "grid": [1, 1]},
         {**LAUNCH, "params": [""] * (MAX_PARAMETERS + 1)},
         {"event": "stream", "index": 2, "blocking": True},
-        {"event": "stream", "index": 128, "blocking": True},
+        {"event": "stream", "index": 128 * 4, "blocking": True},
         {"event": "host_wait", "what": "everything", "index": 0},
         {"event": "other"},
     ):

@@ -1,4 +1,5 @@
-// recorder [--unconfined]: run a submission's host code once, without a GPU, and record what it asks of the driver.
+// recorder [--unconfined]: run a submission's host code without a GPU, and record what it asks of the driver. One process
+// makes all the calls of a request, as a caller would.
 //
 // The request (see state.cpp) comes on standard input, the record (one JSON object per line) goes to standard output;
 // what the host code prints goes to standard error. `--unconfined` does without the system-call filter, for machines
@@ -62,9 +63,8 @@ void call(void* entry, const std::uint64_t* arguments, std::index_sequence<i...>
     reinterpret_cast<void (*)(decltype((void)i, std::uint64_t{})...)>(entry)(arguments[i]...);
 }
 
-void call_run(void* entry) {
+void call_run(void* entry, const std::vector<std::uint64_t>& given) {
     std::uint64_t arguments[max_arguments] = {};
-    const auto& given = state().arguments;
     if (given.size() >= max_arguments) fail("infra.request", "too many arguments of run");
     std::memcpy(arguments, given.data(), given.size() * sizeof(std::uint64_t));
     arguments[given.size()] = reinterpret_cast<std::uint64_t>(&state().streams[0]);
@@ -101,6 +101,9 @@ int main(int count, char** arguments) {
              "the submission exports no function `run` with C linkage; write extern \"C\" void run(...)");
     if (confined && !install_running_filter())
         fail("infra.no_seccomp", "this kernel installs no second system-call filter");
-    call_run(entry);
+    for (std::size_t index = 0; index < state().calls.size(); ++index) {
+        begin_call(index);
+        call_run(entry, state().calls[index]);
+    }
     finish();
 }

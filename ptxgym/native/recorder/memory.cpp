@@ -17,7 +17,7 @@ constexpr std::uint64_t range_bytes = std::uint64_t{1} << 40;
 constexpr std::uint64_t workspace_limit_bytes = std::uint64_t{4} << 30;
 constexpr std::size_t buffer_limit = 4096;
 
-std::uint64_t range_begin = 0, range_spacing = 0, cursor = 0, workspace_bytes = 0;
+std::uint64_t range_begin = 0, range_spacing = 0, cursor = 0;
 std::deque<Buffer> buffers;  // by address, since addresses are never used twice
 
 }  // namespace
@@ -35,7 +35,7 @@ void reserve_device_range(std::uint64_t base, std::uint64_t spacing) {
 bool in_device_range(std::uint64_t address) { return address - range_begin < range_bytes; }
 
 std::uint64_t add_buffer(const std::string& name, std::uint64_t bytes, Role role) {
-    if (buffers.size() >= buffer_limit)
+    if (state().used.buffers++ >= buffer_limit)
         fail("plan.buffer_limit", format("more than %zu device allocations", buffer_limit));
     const std::uint64_t address = cursor + alignment;
     const std::uint64_t taken = (bytes + alignment + granule - 1) / granule * granule;
@@ -56,6 +56,7 @@ std::uint64_t add_buffer(const std::string& name, std::uint64_t bytes, Role role
 
 std::uint64_t allocate_workspace(const char* call, std::uint64_t bytes) {
     static int count = 0;
+    std::uint64_t& workspace_bytes = state().used.workspace_bytes;
     if (bytes > workspace_limit_bytes || workspace_bytes + bytes > workspace_limit_bytes) {
         fail("plan.workspace_limit",
              format("%s of %llu bytes: a plan may allocate %llu bytes of workspace in all, and has %llu already", call,

@@ -13,7 +13,7 @@ namespace recorder {
 namespace {
 
 constexpr std::size_t operation_limit = 20000;
-constexpr int noted_errors_limit = 16;
+constexpr std::size_t noted_errors_limit = 16;
 constexpr std::size_t ignored_limit = 16;
 
 dim3 read_dim3(std::istream& words) {
@@ -100,14 +100,20 @@ void read_request() {
             read_profile(words);
         } else if (kind == "kernel") {
             read_kernel(words);
+        } else if (kind == "call") {
+            now.calls.emplace_back();
+        } else if (kind == "again") {  // a call with the arguments of an earlier one
+            std::size_t index = 0;
+            words >> index;
+            now.calls.push_back(now.calls.at(index));
         } else if (kind == "buffer") {
             std::uint64_t bytes = 0;
             words >> name >> bytes;
-            now.arguments.push_back(add_buffer(name, bytes, Role::argument));
+            now.calls.back().push_back(add_buffer(name, bytes, Role::argument));
         } else if (kind == "axis") {
             std::int64_t value = 0;
             words >> value;
-            now.arguments.push_back(static_cast<std::uint64_t>(value));
+            now.calls.back().push_back(static_cast<std::uint64_t>(value));
         } else {
             fail("infra.request", "the recorder does not know the request line `" + line + "`");
         }
@@ -119,6 +125,11 @@ void read_request() {
     // wait for it, nor the other way round.
     now.streams[0].flags = cudaStreamNonBlocking;
     now.live_streams.insert(&now.streams[0]);
+}
+
+void begin_call(std::size_t index) {
+    state().used = {};
+    Line("call").field("index", static_cast<std::uint64_t>(index)).send();
 }
 
 Kernel* find_kernel(const void* function) {
@@ -140,7 +151,7 @@ int stream_index(const char* call, const void* stream) {
 }
 
 void count_operation() {
-    if (++state().operations > operation_limit) {
+    if (++state().used.operations > operation_limit) {
         fail("plan.operation_limit", format("more than %zu launches, copies and memsets in one call", operation_limit));
     }
 }
@@ -148,8 +159,7 @@ void count_operation() {
 namespace {
 
 void note_error(const char* call, const char* name, const std::string& why) {
-    static int noted = 0;
-    if (noted++ < noted_errors_limit)
+    if (state().used.errors++ < noted_errors_limit)
         Line("api_error").field("call", call).field("error", name).field("why", why).place().send();
 }
 

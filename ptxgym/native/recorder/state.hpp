@@ -66,10 +66,16 @@ struct CallConfiguration {
     Frames frames;
 };
 
+// What is limited in each call.
+struct Used {
+    std::size_t operations = 0, orders = 0, streams = 0, events = 0, buffers = 0, tensor_maps = 0, errors = 0;
+    std::uint64_t workspace_bytes = 0, record_bytes = 0;
+};
+
 struct State {
     Profile profile;
     std::string library;
-    std::vector<std::uint64_t> arguments;  // of `run`, without the stream
+    std::vector<std::vector<std::uint64_t>> calls;  // arguments of `run` in each call, without the stream
     std::map<std::string, Kernel> kernels;
     std::map<const void*, Kernel*> functions;   // host stub → kernel
     std::map<const void*, Variable> variables;  // host shadow → device variable
@@ -80,13 +86,16 @@ struct State {
     std::vector<CallConfiguration> configurations;
     std::map<std::uint64_t, std::uint64_t> pinned;  // host memory from cudaMallocHost and cudaHostRegister
     cudaError_t last_error = cudaSuccess;
-    std::size_t operations = 0;
+    Used used;
 };
 
 State& state();
 
 // Read the request that the parent sent on standard input.
 void read_request();
+
+// From here on the record and all limits are those of the call `index`; what host code keeps, it keeps.
+void begin_call(std::size_t index);
 
 // Return the kernel for a host stub or a kernel handle, or nullptr.
 Kernel* find_kernel(const void* function);

@@ -7,6 +7,7 @@ namespace {
 
 // A device runs at most 128 grids at a time (CUDA programming guide, technical specifications: resident grids).
 constexpr std::size_t stream_limit = 128;
+constexpr std::size_t always_there = 3;
 constexpr std::size_t event_limit = 4096, order_limit = 20000;
 
 void check_count(std::size_t count, std::size_t limit, const char* what) {
@@ -15,8 +16,7 @@ void check_count(std::size_t count, std::size_t limit, const char* what) {
 
 // Begin a line that says something about order.
 Line order_line(const char* event) {
-    static std::size_t count = 0;
-    check_count(count++, order_limit, "records of, waits for and synchronisations with events and streams");
+    check_count(state().used.orders++, order_limit, "records of, waits for and synchronisations with events and streams");
     return Line(event);
 }
 
@@ -24,7 +24,7 @@ Line order_line(const char* event) {
 
 Stream* create_stream(unsigned flags, int priority) {
     State& now = state();
-    check_count(now.streams.size(), stream_limit, "streams");
+    check_count(always_there + now.used.streams++, stream_limit, "streams");
     now.streams.push_back({static_cast<int>(now.streams.size()), priority, flags});
     const Stream& made = now.streams.back();
     Line("stream").field("index", made.index).field("blocking", (flags & cudaStreamNonBlocking) == 0).send();
@@ -38,7 +38,7 @@ bool destroy_stream(const void* stream) {
 
 Event* create_event(unsigned flags) {
     State& now = state();
-    check_count(now.events.size(), event_limit, "events");
+    check_count(now.used.events++, event_limit, "events");
     now.events.push_back({static_cast<int>(now.events.size()), false, flags});
     now.live_events.insert(&now.events.back());
     return &now.events.back();

@@ -230,7 +230,8 @@ std::string tensor_map_problem(const void* map, const TensorMapRequest& request)
 
 void record_tensor_map(void* map, const TensorMapRequest& request) {
     static std::uint64_t count = 0;
-    if (count >= map_limit) fail("plan.operation_limit", format("more than %zu tensor maps in one call", map_limit));
+    if (state().used.tensor_maps++ >= map_limit)
+        fail("plan.operation_limit", format("more than %zu tensor maps in one call", map_limit));
     const std::size_t rank = request.rank;
     Line("tensor_map")
         .field("data_type", data_type(request.data_type)->name)

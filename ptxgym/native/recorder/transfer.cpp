@@ -62,7 +62,7 @@ std::string transfer(const char* call, const void* target, const void* source, s
     count_operation();
     Line("upload")
         .field("target", number(target))
-        .field("data", hex(source, bytes))
+        .bytes("data", source, bytes)
         .field("stream", queue.stream)
         .field("host_waits", queue.host_waits)
         .place()

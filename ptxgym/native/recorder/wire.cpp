@@ -8,15 +8,15 @@
 #include <unistd.h>
 
 #include "frames.hpp"
+#include "state.hpp"
 
 namespace recorder {
 namespace {
 
-constexpr std::size_t max_record_bytes = std::size_t{64} << 20;
+constexpr std::size_t max_record_bytes = std::size_t{64} << 20;  // of each call
 constexpr int quiet_fd = 100;  // out of the way of descriptors that host code might close by mistake
 
 int record_fd = 1;
-std::size_t sent_bytes = 0;
 
 bool write_all(const char* data, std::size_t size) {
     while (size > 0) {
@@ -36,6 +36,15 @@ void escape(const char* text, std::size_t size, Append append) {
         const char c = text[i];
         if (c == '"' || c == '\\') append('\\');
         append(c >= ' ' && c <= '~' ? c : (c == '\n' ? ' ' : '?'));
+    }
+}
+
+void write_hex(const void* data, std::size_t size, char* out) {
+    static const char digits[] = "0123456789abcdef";
+    const auto* bytes = static_cast<const unsigned char*>(data);
+    for (std::size_t i = 0; i < size; ++i) {
+        out[2 * i] = digits[bytes[i] >> 4];
+        out[2 * i + 1] = digits[bytes[i] & 15];
     }
 }
 
@@ -104,6 +113,14 @@ Line& Line::field(const char* name, const std::vector<std::string>& texts) {
     return *this;
 }
 
+Line& Line::bytes(const char* name, const void* data, std::size_t size) {
+    key(name);
+    const std::size_t start = text_.size() + 1;
+    text_.resize(start + 2 * size + 1, '"');
+    write_hex(data, size, &text_[start]);
+    return *this;
+}
+
 Line& Line::place() {
     const Frames frames = here();
     return field("frames", std::vector<std::uint64_t>(frames.offsets, frames.offsets + frames.count));
@@ -111,8 +128,7 @@ Line& Line::place() {
 
 void Line::send() {
     text_ += "}\n";
-    sent_bytes += text_.size();
-    if (sent_bytes > max_record_bytes) {
+    if ((state().used.record_bytes += text_.size()) > max_record_bytes) {
         fail_in_handler("plan.record_limit",
                         "the host code asked for more than 64 MiB of recorded operations and uploads");
     }
@@ -120,13 +136,8 @@ void Line::send() {
 }
 
 std::string hex(const void* data, std::size_t size) {
-    static const char digits[] = "0123456789abcdef";
-    const auto* bytes = static_cast<const unsigned char*>(data);
     std::string text(2 * size, '0');
-    for (std::size_t i = 0; i < size; ++i) {
-        text[2 * i] = digits[bytes[i] >> 4];
-        text[2 * i + 1] = digits[bytes[i] & 15];
-    }
+    write_hex(data, size, text.data());
     return text;
 }
 

@@ -25,6 +25,7 @@ public:
     Line& field(const char* key, bool value);
     Line& field(const char* key, const std::vector<std::uint64_t>& numbers);
     Line& field(const char* key, const std::vector<std::string>& texts);
+    Line& bytes(const char* key, const void* data, std::size_t size);  // as hex
     // Which calls of the submission led here.
     Line& place();
     void send();

@@ -1,0 +1,379 @@
+"""May `run` be called again? What later calls in one process ask for, against a first call at the same sizes.
+
+A caller calls `run` many times, with other buffers and other sizes. Host code may keep what serves them all: entry
+points, attributes, numbers of SMs, workspaces that are large enough, constants uploaded once, tensor maps by pointer
+and shape. It may not keep what belonged to one call: a pointer, a tensor map, a size, or that the work is done.
+
+Uploads, memsets and launches that touch no argument may be left out later: they set something up. An upload must still
+be there. Whether kernels leave the rest as they found it is for a device to show (`LaunchPlan.kept`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ptxgym.plan.merge import Merged
+from ptxgym.plan.model import (
+    Blob,
+    BufferRef,
+    Copy,
+    Launch,
+    Memset,
+    Operation,
+    PointerRef,
+    Ref,
+    TensorMap,
+    Upload,
+)
+
+MAX_CHOICES = 64
+"""Ways to say which operations were left out that are tried."""
+COUNTER_BYTES = (4, 8)
+"""A parameter of this size may count calls."""
+
+_POINTER_ADVICE = "make tensor maps and pointers anew in every call, or keep them by pointer and shape"
+_SIZE_ADVICE = "compute it from the arguments in every call, or keep it by these arguments"
+_WORK_ADVICE = "every call must do the whole work; only the set-up of constants and workspaces may happen once"
+_SPACE_ADVICE = "keep a workspace by its size and enlarge it where a call needs more, or allocate it in every call"
+
+
+class Different(Exception):
+    """Raised where a later call is none of its own: what differs, the way out, and in which of its operations."""
+
+    def __init__(self, what: str, advice: str, operation: int | None = None) -> None:
+        """Keep the parts of a message."""
+        super().__init__(what)
+        self.what, self.advice, self.operation = what, advice, operation
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What one call asked for."""
+
+    merged: Merged
+    own: Mapping[str, str]
+    """The argument that each of its buffers is."""
+
+
+@dataclass
+class Kept:
+    """What later calls find as earlier ones left it, over all that were compared."""
+
+    names: dict[str, None] = field(default_factory=dict)
+    counters: dict[tuple[int, int], dict[int, tuple[int, Different]]] = field(default_factory=dict)
+    """By operation and parameter of a first call: how much more it is in which call."""
+
+    def check_counters(self, calls: int) -> None:
+        """Let a parameter differ only if it counts calls.
+
+        Raises:
+            Different: if it does anything else.
+        """
+        for seen in self.counters.values():
+            steps = {more / call for call, (more, _) in seen.items()}
+            if len(steps) != 1 or len(seen) != calls:
+                raise next(iter(seen.values()))[1]
+            self.names.setdefault("a count of calls")
+
+
+def compare(first: Asked, earlier: Sequence[Asked], later: Asked, kept: Kept) -> None:
+    """Compare a later call with a first call at its sizes.
+
+    Args:
+        first: The first call.
+        earlier: The calls before the later one in its process, in order.
+        later: The later call.
+        kept: Takes what the call found as earlier ones left it.
+
+    Raises:
+        Different: if it is more than that.
+    """
+    _Comparison(first, earlier, later, kept).run()
+
+
+class _Pairs:
+    """Which workspaces and streams of the two calls correspond."""
+
+    def __init__(self) -> None:
+        self.forward: dict[tuple[str, object], object] = {}
+        self.backward: dict[tuple[str, object], object] = {}
+
+    def copy(self) -> _Pairs:
+        other = _Pairs()
+        other.forward, other.backward = dict(self.forward), dict(self.backward)
+        return other
+
+    def agree(self, kind: str, one: object, two: object) -> bool:
+        """Pair the two if neither is paired; return whether they are a pair."""
+        return self.forward.setdefault((kind, one), two) == two and self.backward.setdefault((kind, two), one) == one
+
+
+@dataclass
+class _State:
+    """How far two calls have been aligned."""
+
+    at: int = 0
+    """Of the first call's operations."""
+    later_at: int = 0
+    pairs: _Pairs = field(default_factory=_Pairs)
+    left_out: tuple[int, ...] = ()
+    counters: tuple[tuple[int, int, int, Different], ...] = ()
+    """Operation and parameter of the first call, how much more it is, what is wrong if it counts nothing."""
+
+
+class _Comparison:
+    def __init__(self, first: Asked, earlier: Sequence[Asked], later: Asked, kept: Kept) -> None:
+        self._first, self._earlier, self._later, self._kept = first, earlier, later, kept
+        self._sizes = {b.name: b.size_bytes for b in first.merged.buffers}
+        self._later_sizes = {b.name: b.size_bytes for b in later.merged.buffers}
+        self._roles = {b.name: b.role for asked in (first, later) for b in asked.merged.buffers}
+        self._before = {b.name for b in earlier[-1].merged.buffers}
+
+    def run(self) -> None:
+        state = self._align()
+        if not state.left_out:
+            for index, (one, two) in enumerate(self._both()):
+                if one.after != two.after:
+                    what = f"operation {index} waits for operations {two.after}, in a first call for {one.after}"
+                    raise Different(what, _WORK_ADVICE, index)
+        for index in state.left_out:
+            self._check_left_out(self._first.merged.operations[index], state.pairs)
+        for (kind, one), two in state.pairs.forward.items():
+            if kind == "workspace" and two in self._before:
+                self._kept.names.setdefault(str(one))
+        for operation, parameter, more, different in state.counters:
+            self._kept.counters.setdefault((operation, parameter), {})[len(self._earlier)] = (more, different)
+
+    def _both(self) -> Iterator[tuple[Operation, Operation]]:
+        return zip(self._first.merged.operations, self._later.merged.operations, strict=True)
+
+    def _align(self) -> _State:
+        """Match every operation of the later call with one of the first; what is left over may have been left out."""
+        todo, choices = [_State()], 0
+        problem: Different | None = None
+        while todo and choices < MAX_CHOICES:
+            state, choices = todo.pop(), choices + 1
+            try:
+                return self._follow(state, todo)
+            except Different as different:
+                problem = problem or different
+        assert problem is not None
+        raise problem
+
+    def _follow(self, state: _State, todo: list[_State]) -> _State:
+        """Match from `state` on; where an operation could also have been left out, note that as a choice."""
+        firsts, laters = self._first.merged.operations, self._later.merged.operations
+        while state.at < len(firsts):
+            one = firsts[state.at]
+            skipped = (
+                _State(state.at + 1, state.later_at, state.pairs.copy(), (*state.left_out, state.at), state.counters)
+                if self._may_be_left_out(one)
+                else None
+            )
+            try:
+                if state.later_at == len(laters):
+                    raise Different(f"{_named(one, state.at)} is missing", _WORK_ADVICE)
+                state = self._matched(state, one, laters[state.later_at])
+            except Different:
+                if skipped is None:
+                    raise
+                state = skipped
+            else:
+                if skipped is not None:
+                    todo.append(skipped)
+        if state.later_at < len(laters):
+            extra = _named(laters[state.later_at], state.later_at)
+            raise Different(f"{extra} is one that a first call has not", _WORK_ADVICE, state.later_at)
+        return state
+
+    def _matched(self, state: _State, one: Operation, two: Operation) -> _State:
+        """Return the state after a match.
+
+        Raises:
+            Different: if the operations do not correspond.
+        """
+        pairs, counters = state.pairs.copy(), list(state.counters)
+        where, at = _named(one, state.at), state.later_at
+        try:
+            match one, two:
+                case Launch(), Launch() if one.kernel == two.kernel:
+                    self._match_launch(one, two, where, pairs, state.at, counters)
+                case Memset(), Memset():
+                    self._match_place(one.target, two.target, f"the target of {where}", pairs)
+                    _same(one, two, ("value", "width_bytes", "count"), where)
+                case Copy(), Copy():
+                    self._match_place(one.target, two.target, f"the target of {where}", pairs)
+                    self._match_place(one.source, two.source, f"the source of {where}", pairs)
+                    _same(one, two, ("size_bytes",), where)
+                case Upload(), Upload():
+                    self._match_place(one.target, two.target, f"the target of {where}", pairs)
+                    self._match_blob(one.data, two.data, f"the data of {where}", pairs)
+                case _:
+                    raise Different(f"{where} is missing", _WORK_ADVICE)
+            if not pairs.agree("stream", one.stream, two.stream):
+                raise Different(f"{where} is on another stream", _WORK_ADVICE)
+        except Different as different:
+            different.operation = at
+            raise
+        return _State(state.at + 1, at + 1, pairs, state.left_out, tuple(counters))
+
+    def _match_launch(
+        self,
+        one: Launch,
+        two: Launch,
+        where: str,
+        pairs: _Pairs,
+        at: int,
+        counters: list[tuple[int, int, int, Different]],
+    ) -> None:
+        _same(one, two, ("grid", "block", "dynamic_smem_bytes", "cluster", "cooperative", "programmatic"), where)
+        for index, (a, b) in enumerate(zip(one.params, two.params, strict=True)):
+            try:
+                self._match_blob(a, b, f"parameter {index} of {where}", pairs)
+            except Different as different:
+                size = len(a.raw)
+                if a.refs or b.refs or size not in COUNTER_BYTES:
+                    raise
+                counters.append((at, index, _integer(b) - _integer(a), different))
+
+    def _match_blob(self, one: Blob, two: Blob, where: str, pairs: _Pairs) -> None:
+        if [(ref.at, ref.kind) for ref in one.refs] != [(ref.at, ref.kind) for ref in two.refs]:
+            stale = next((ref for ref in two.refs if self._is_stale(ref)), None)
+            if stale is not None:
+                raise Different(f"{where} still points to {self._stale_name(self._target(stale))}", _POINTER_ADVICE)
+            raise Different(f"{where} holds pointers or tensor maps elsewhere than in a first call", _POINTER_ADVICE)
+        for a, b in zip(one.refs, two.refs, strict=True):
+            if isinstance(a, PointerRef) and isinstance(b, PointerRef):
+                self._match_place(a.target, b.target, where, pairs)
+            elif not isinstance(a, PointerRef) and not isinstance(b, PointerRef):
+                self._match_map(
+                    self._first.merged.tensor_maps[a.index], self._later.merged.tensor_maps[b.index], where, pairs
+                )
+        if len(one.raw) != len(two.raw):
+            raise Different(f"{where} has {len(two.raw)} bytes, in a first call {len(one.raw)}", _SIZE_ADVICE)
+        if one.data != two.data:
+            raise Different(f"{where} is {_shown(two)}, in a first call {_shown(one)}", _SIZE_ADVICE)
+
+    def _match_map(self, one: TensorMap, two: TensorMap, where: str, pairs: _Pairs) -> None:
+        self._match_place(one.global_address, two.global_address, f"the tensor map in {where}", pairs)
+        for name in TensorMap.model_fields:
+            a, b = getattr(one, name), getattr(two, name)
+            if name != "global_address" and a != b:
+                raise Different(f"the tensor map in {where} has {name} {b}, in a first call {a}", _POINTER_ADVICE)
+
+    def _match_place(self, one: BufferRef, two: BufferRef, where: str, pairs: _Pairs) -> None:
+        mine, its = self._first.own.get(one.buffer), self._later.own.get(two.buffer)
+        if its is None and self._roles[two.buffer] in ("input", "output"):
+            raise Different(f"{where} still points to {self._stale_name(two)}", _POINTER_ADVICE)
+        fixed = self._roles[one.buffer] == "symbol" or self._roles[two.buffer] == "symbol"
+        if mine is not None or its is not None:
+            corresponds = mine == its
+        else:
+            corresponds = one.buffer == two.buffer if fixed else pairs.agree("workspace", one.buffer, two.buffer)
+        if not corresponds or one.offset != two.offset:
+            raise Different(
+                f"{where} points to byte {two.offset} of {its or two.buffer}, in a first call to byte {one.offset} of "
+                f"{mine or one.buffer}",
+                _POINTER_ADVICE,
+            )
+        size, wanted = self._later_sizes[two.buffer], self._sizes[one.buffer]
+        if size < wanted:
+            raise Different(
+                f"{where} points to {two.buffer}, which an earlier call allocated with {size:,} bytes; a first call at "
+                f"these sizes allocates {wanted:,}",
+                _SPACE_ADVICE,
+            )
+
+    def _target(self, ref: Ref) -> BufferRef:
+        return ref.target if isinstance(ref, PointerRef) else self._later.merged.tensor_maps[ref.index].global_address
+
+    def _is_stale(self, ref: Ref) -> bool:
+        buffer = self._target(ref).buffer
+        return buffer not in self._later.own and self._roles[buffer] in ("input", "output")
+
+    def _stale_name(self, ref: BufferRef) -> str:
+        call = next(index for index, asked in enumerate(self._earlier, 1) if ref.buffer in asked.own)
+        return f"{self._earlier[call - 1].own[ref.buffer]} of call {call}"
+
+    def _may_be_left_out(self, operation: Operation) -> bool:
+        """Return whether an operation touches no argument; an upload may hold pointers to them."""
+        match operation:
+            case Upload() | Memset():
+                return operation.target.buffer not in self._first.own
+            case Copy():
+                return not {operation.target.buffer, operation.source.buffer} & self._first.own.keys()
+        maps = self._first.merged.tensor_maps
+        return not any(
+            (ref.target if isinstance(ref, PointerRef) else maps[ref.index].global_address).buffer in self._first.own
+            for blob in operation.params
+            for ref in blob.refs
+        )
+
+    def _check_left_out(self, operation: Operation, pairs: _Pairs) -> None:
+        """See that an upload that was left out is still there, and note what else was."""
+        if isinstance(operation, Launch):
+            self._kept.names.setdefault("what a launch of the first call set up")
+            return
+        name = operation.target.buffer
+        its = pairs.forward.get(("workspace", name), name if self._roles[name] == "symbol" else None)
+        if its is None:  # nothing uses it
+            return
+        self._kept.names.setdefault(name)
+        if not isinstance(operation, Upload):
+            return
+        length = len(operation.data.raw)
+        target = BufferRef(buffer=str(its), offset=operation.target.offset)
+        last = next((each for each in self._writes() if _overlaps(each, target, length)), None)
+        where = f"the upload of {length:,} bytes to {name}, left out here,"
+        if not isinstance(last, Upload) or last.target != target or len(last.data.raw) != length:
+            raise Different(f"{where} is not what an earlier call left there", _WORK_ADVICE)
+        self._match_blob(operation.data, last.data, f"what {where} left there", pairs)
+
+    def _writes(self) -> Iterator[Memset | Copy | Upload]:
+        """Yield what wrote to buffers before and in the later call, from the last on."""
+        for asked in (self._later, *reversed(self._earlier)):
+            for operation in reversed(asked.merged.operations):
+                if not isinstance(operation, Launch):
+                    yield operation
+
+
+def _overlaps(operation: Memset | Copy | Upload, target: BufferRef, length: int) -> bool:
+    match operation:
+        case Memset():
+            size = operation.count * operation.width_bytes
+        case Copy():
+            size = operation.size_bytes
+        case Upload():
+            size = len(operation.data.raw)
+    start = operation.target.offset
+    return operation.target.buffer == target.buffer and start < target.offset + length and target.offset < start + size
+
+
+def _same(one: Operation, two: Operation, names: Sequence[str], where: str) -> None:
+    for name in names:
+        a, b = getattr(one, name), getattr(two, name)
+        if a != b:
+            raise Different(f"{name} of {where} is {b}, in a first call {a}", _SIZE_ADVICE)
+
+
+def _integer(blob: Blob) -> int:
+    return int.from_bytes(blob.raw, "little", signed=True)
+
+
+def _shown(blob: Blob) -> str:
+    """A parameter's value as a number where it can be one, or as bytes."""
+    return str(_integer(blob)) if len(blob.raw) <= max(COUNTER_BYTES) else f"{blob.data[:64]} (hex)"
+
+
+def _named(operation: Operation, index: int) -> str:
+    match operation:
+        case Launch():
+            what = f"launch of {operation.kernel}"
+        case Memset():
+            what = "memset"
+        case Copy():
+            what = "copy"
+        case Upload():
+            what = "upload"
+    return f"operation {index} ({what})"

@@ -1,0 +1,83 @@
+"""After a kernel is right when it is called first: is it right again, where it finds what the first call left?
+
+A plan is a first call, and every replay of it finds device variables as the module has them and workspaces that nobody
+wrote. Callers call again: what host code kept between calls, and what kernels left in it and in `__device__` variables,
+is there. Only a submission that keeps something is run twice, at the smallest size, on other inputs each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ptxgym.build import Build
+from ptxgym.device.protocol import Device, RunOptions
+from ptxgym.judge.conditions import Case, buffers
+from ptxgym.judge.correctness import compare
+from ptxgym.judge.judge import Judgement, with_second_call
+from ptxgym.judge.references import expect
+from ptxgym.plan import DeviceProfile, LaunchPlan
+from ptxgym.plan.module import module_of
+from ptxgym.recording import record_two_calls
+from ptxgym.task import Task
+from ptxgym.verdict import Failure, OutputError, Status
+
+_ADVICE = "leave it as the next call needs it, or set it up in every call"
+
+
+def finds_something(built: Build, plans: Iterable[LaunchPlan]) -> bool:
+    """Return whether a second call may find what a first one left."""
+    return bool(module_of(built).globals) or any(plan.kept for plan in plans)
+
+
+def check(
+    built: Build, task: Task, profile: DeviceProfile, case: Case, device: Device, judgement: Judgement
+) -> Judgement | Failure:
+    """Run two calls in the same memory, and judge the second.
+
+    Args:
+        built: The compiled submission.
+        task: What was asked for.
+        profile: The task's GPU.
+        case: The second call.
+        device: Where.
+        judgement: On the first calls, all of them right.
+
+    Raises:
+        InfrastructureError: if the machine failed.
+    """
+    plan = record_two_calls(built, task, case.axes, profile)
+    if isinstance(plan, Failure):
+        return plan
+    before = buffers(task, replace(case, seed=case.seed ^ 1))
+    given = {**{f"{name}#1": data for name, data in before.items()}, **buffers(task, case)}
+    options = RunOptions(warp_instruction_budget=2 * task.warp_instruction_budget(case.axes))
+    execution = device.run(built, plan, given, options)
+    found = _found(built, plan)
+    if isinstance(execution, Failure):
+        if execution.status is Status.NOT_EMULATED:
+            return judgement
+        message = f"A second call in the same process, which finds {found}, fails: {execution.message}; {_ADVICE}"
+        return execution.model_copy(update={"code": f"second_call.{execution.status}", "message": message})
+    for name, output in expect(task, case).outputs.items():
+        compared = compare(output, execution.buffers[name], case)
+        if not compared.ok:
+            message = f"Right when `run` is called first, but {name} is wrong in a second call, which finds {found}"
+            wrong = OutputError(
+                name=name,
+                ok=False,
+                relative_error=compared.relative_error,
+                relative_budget=output.relative_budget,
+                worst_tile_error=compared.relative_error,
+                tile_budget=output.relative_budget,
+                draw="second call",
+            )
+            return with_second_call(judgement, wrong, f"{message}; {_ADVICE}")
+    return judgement
+
+
+def _found(built: Build, plan: LaunchPlan) -> str:
+    """Name what both calls share."""
+    spaces = [buffer.name for buffer in plan.buffers if buffer.role == "workspace"]
+    variables = [f"`{name}`" for name in sorted(module_of(built).globals)]
+    return f"{', '.join([*spaces, *variables]) or 'the same memory'} as the first one left it"

@@ -1,0 +1,169 @@
+// Host code that keeps something between its calls: what serves every call may be kept, what belonged to one may not.
+#include <cuda.h>
+#include <cuda_runtime.h>
+#include <cstdlib>
+#include <map>
+#include <utility>
+
+__device__ float* where;
+__constant__ float weights[4];
+__global__ void plain(const float* in, float* out, int n) {
+    if (threadIdx.x < n) out[threadIdx.x] = in[threadIdx.x] + weights[0];
+}
+__global__ void through(const float* in, float* space, float* out, int n) {
+    space[threadIdx.x] = in[threadIdx.x];
+    out[threadIdx.x] = space[threadIdx.x] + n;
+}
+__global__ void indirect() { where[threadIdx.x] = 1; }
+__global__ void prepare(float* space) { space[threadIdx.x] = 0; }
+__global__ void mapped(const __grid_constant__ CUtensorMap map, float* out) {
+    out[0] = static_cast<float>(reinterpret_cast<unsigned long long>(&map));
+}
+__global__ void by_pointer(const CUtensorMap* map, float* out) {
+    out[0] = static_cast<float>(reinterpret_cast<unsigned long long>(map));
+}
+
+static CUtensorMap encoded(const void* address, int n) {
+    alignas(64) CUtensorMap map;
+    cuuint64_t dim[2] = {64, cuuint64_t(n)}, strides[1] = {128};
+    cuuint32_t box[2] = {64, 8}, steps[2] = {1, 1};
+    cuTensorMapEncodeTiled(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<void*>(address), dim, strides, box,
+                           steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                           CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return map;
+}
+
+extern "C" void run(const float* A, float* B, int mode, int n, cudaStream_t stream) {
+    static int calls = 0;
+    ++calls;
+    const bool first = calls == 1;
+    static float* space = nullptr;
+    static size_t size = 0;
+    const auto allocate = [&](size_t bytes) {
+        if (space != nullptr) cudaFree(space);
+        cudaMalloc(&space, size = bytes);
+    };
+    switch (mode) {
+        case 0: {  // what serves every call
+            static const auto encode = [] {
+                void* found = nullptr;
+                cudaDriverEntryPointQueryResult status;
+                cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &status);
+                return found;
+            }();
+            static int sms = 0;
+            if (sms == 0) cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0);
+            static const cudaError_t ready =
+                cudaFuncSetAttribute(plain, cudaFuncAttributeMaxDynamicSharedMemorySize, 100000);
+            return plain<<<sms + (encode == nullptr) + ready, 32, 90000, stream>>>(A, B, n);
+        }
+        case 1: {  // the tensor map of the first call
+            static const CUtensorMap map = encoded(A, n);
+            return mapped<<<1, 32, 0, stream>>>(map, B);
+        }
+        case 2: {  // the same, by pointer and shape
+            static std::map<std::pair<const void*, int>, CUtensorMap> maps;
+            const auto made = maps.try_emplace({A, n});
+            if (made.second) made.first->second = encoded(A, n);
+            return mapped<<<1, 32, 0, stream>>>(made.first->second, B);
+        }
+        case 3:  // work in the first call only
+            if (first) plain<<<1, 32, 0, stream>>>(A, B, n);
+            return;
+        case 4: {  // a size of the first call
+            static const int blocks = n;
+            return plain<<<blocks, 32, 0, stream>>>(A, B, n);
+        }
+        case 5:  // a workspace that grows
+            if (size < 4u * n) allocate(4 * n);
+            return through<<<1, 32, 0, stream>>>(A, space, B, n);
+        case 6:  // one that does not
+            if (first) allocate(4 * n);
+            return through<<<1, 32, 0, stream>>>(A, space, B, n);
+        case 7: {  // constants, once
+            const float ones[4] = {1, 1, 1, 1};
+            if (first) cudaMemcpyToSymbolAsync(weights, ones, sizeof ones, 0, cudaMemcpyHostToDevice, stream);
+            return plain<<<1, 32, 0, stream>>>(A, B, n);
+        }
+        case 8:  // a pointer, once
+        case 9:  // the same in every call
+            if (first || mode == 9) cudaMemcpyToSymbolAsync(where, &B, sizeof B, 0, cudaMemcpyHostToDevice, stream);
+            return indirect<<<1, 32, 0, stream>>>();
+        case 10: {  // an argument of the first call
+            static float* const out = B;
+            return plain<<<1, 32, 0, stream>>>(A, out, n);
+        }
+        case 11:  // a count of calls, beside a workspace that is set up once
+            if (first) allocate(4096), cudaMemsetAsync(space, 0, 4096, stream);
+            return through<<<1, 32, 0, stream>>>(A, space, B, calls);
+        case 12: {  // streams and events made once
+            static cudaStream_t side = nullptr;
+            static cudaEvent_t fork, join;
+            if (side == nullptr) {
+                cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking);
+                cudaEventCreate(&fork);
+                cudaEventCreate(&join);
+            }
+            cudaEventRecord(fork, stream);
+            cudaStreamWaitEvent(side, fork, 0);
+            plain<<<1, 32, 0, side>>>(A, B, n);
+            cudaEventRecord(join, side);
+            cudaStreamWaitEvent(stream, join, 0);
+            return plain<<<2, 32, 0, stream>>>(A, B, n);
+        }
+        case 13:    // a tensor map in device memory, by its pointer
+        case 14: {  // the first one for ever
+            static const float* whose = nullptr;
+            static int length = 0;
+            if (first) allocate(128);
+            if (first || (mode == 13 && (whose != A || length != n))) {
+                const CUtensorMap map = encoded(whose = A, length = n);
+                cudaMemcpyAsync(space, &map, sizeof map, cudaMemcpyHostToDevice, stream);
+            }
+            return by_pointer<<<1, 32, 0, stream>>>(reinterpret_cast<CUtensorMap*>(space), B);
+        }
+        case 15:  // an output is cleared once
+            if (first) cudaMemsetAsync(B, 0, 64, stream);
+            return plain<<<1, 32, 0, stream>>>(A, B, n);
+        case 16:  // a workspace is prepared once, by a kernel, beside one that is cleared in every call
+            if (first) {
+                allocate(8192);
+                prepare<<<1, 32, 0, stream>>>(space);
+            }
+            cudaMemsetAsync(space + 1024, 0, 4096, stream);
+            return through<<<1, 32, 0, stream>>>(A, space, B, 1);
+        case 17:
+            if (calls == 2) std::abort();
+            return plain<<<1, 32, 0, stream>>>(A, B, n);
+        case 18:  // freed, and used again
+            if (first) allocate(4096);
+            through<<<1, 32, 0, stream>>>(A, space, B, n);
+            cudaFree(space);
+            return;
+        case 19: {  // a new workspace in every call, and two that are set up in turn
+            float *fresh = nullptr, *other = nullptr;
+            cudaMalloc(&fresh, 4096);
+            cudaMalloc(&other, 4096);
+            cudaMemsetAsync(fresh, 0, 4096, stream);
+            cudaMemsetAsync(other, 0, 4096, stream);
+            through<<<1, 32, 0, stream>>>(A, fresh, B, 1);
+            return through<<<1, 32, 0, stream>>>(fresh, other, B, 2);
+        }
+        case 20:  // once less often than it is tried
+            if (calls != 3) plain<<<1, 32, 0, stream>>>(A, B, n);
+            return plain<<<2, 32, 0, stream>>>(A, B, n);
+        case 21:  // more work later
+            if (!first) plain<<<1, 32, 0, stream>>>(A, B, n);
+            return plain<<<2, 32, 0, stream>>>(A, B, n);
+        case 22: {  // the stored result of these very pointers
+            static std::map<const void*, float*> known;
+            float*& result = known[A];
+            if (result == nullptr) {
+                cudaMalloc(&result, 64);
+                plain<<<1, 16, 0, stream>>>(A, result, 16);
+            }
+            cudaMemcpyAsync(B, result, 64, cudaMemcpyDeviceToDevice, stream);
+            return;
+        }
+    }
+}

@@ -1,0 +1,104 @@
+"""Later calls in one process: what host code keeps may serve every call, and may not belong to one."""
+
+from __future__ import annotations
+
+import pytest
+
+from ptxgym.build import Build
+from ptxgym.plan import LaunchPlan, device_profile, record, record_twice
+from ptxgym.plan.model import Launch, PointerRef
+from ptxgym.verdict import Failure, Status
+from tests.plan.conftest import ARGUMENTS, LIMITS, SUBMISSIONS, compiled, failed, planned
+
+SMALL, LARGE = 16, 24
+
+STALE = {
+    1: ("other buffers) does not do", "parameter 0", "still points to A of call 1", "make tensor maps"),
+    3: ("call 2 of `run`", "launch of plain", "is missing", "every call must do the whole work"),
+    4: (f"n = {SMALL}, other buffers", f"is ({LARGE}, 1, 1), in a first call ({SMALL}, 1, 1)", "from the arguments"),
+    6: (f"n = {LARGE}, other buffers", f"{4 * SMALL} bytes", f"allocates {4 * LARGE}", "enlarge it"),
+    8: ("the upload of 8 bytes to where", "still points to B of call 1"),
+    10: ("parameter 1", "still points to B of call 1"),
+    14: ("left out here", "still points to A of call 1"),
+    15: ("(memset) is missing", "every call must"),
+    20: ("call 3 of `run`", "grid of operation 0 (launch of plain) is (2, 1, 1), in a first call (1, 1, 1)"),
+    21: ("call 2 of `run`", "grid of operation 0 (launch of plain) is (1, 1, 1), in a first call (2, 1, 1)"),
+    22: ("buffers and sizes of call 1 again", "launch of plain", "is missing"),
+}
+KEPT = {
+    0: (),
+    2: (),
+    5: ("workspace0",),
+    7: ("weights",),
+    9: (),
+    11: ("workspace0", "a count of calls"),
+    12: (),
+    13: ("workspace0",),
+    16: ("what a launch of the first call set up", "workspace0"),
+    19: (),
+}
+
+
+@pytest.fixture(scope="module")
+def later() -> Build:
+    return compiled((SUBMISSIONS / "later.cu").read_text())
+
+
+def recorded(build: Build, mode: int, first: int, then: int) -> LaunchPlan | Failure:
+    """Record `mode` at the size `then`, with a call at the size `first` in between."""
+    profile = device_profile("h100")
+    other = record(build, ARGUMENTS, {"mode": mode, "n": first}, profile, limits=LIMITS)
+    if isinstance(other, Failure):
+        return other
+    return record(build, ARGUMENTS, {"mode": mode, "n": then}, profile, other=other, limits=LIMITS)
+
+
+@pytest.mark.parametrize("mode", sorted(STALE))
+def test_what_belonged_to_one_call_is_refused(later: Build, mode: int) -> None:
+    sizes = (LARGE, SMALL) if mode == 6 else (SMALL, LARGE)
+    failure = failed(recorded(later, mode, *sizes))
+    assert (failure.status, failure.code) == (Status.PLAN_ERROR, "plan.later_call"), failure.message
+    assert [part for part in STALE[mode] if part not in failure.message] == [], failure.message
+
+
+@pytest.mark.parametrize("mode", sorted(KEPT))
+@pytest.mark.parametrize("sizes", [(SMALL, LARGE), (LARGE, SMALL)], ids=["grows", "shrinks"])
+def test_what_serves_every_call_may_be_kept(later: Build, mode: int, sizes: tuple[int, int]) -> None:
+    plan = planned(recorded(later, mode, *sizes))
+    assert sorted(plan.kept) == sorted(KEPT[mode])
+    assert {buffer.name for buffer in plan.buffers if buffer.role in ("input", "output")} == {"A", "B"}
+
+
+def test_the_plan_is_that_of_the_first_call(later: Build) -> None:
+    """A workspace that is set up once is set up in the plan, whose every replay is a first call."""
+    kinds = [operation.kind for operation in planned(recorded(later, 11, SMALL, LARGE)).operations]
+    assert kinds == ["memset", "launch"]
+
+
+def test_host_code_that_fails_later_names_the_call(later: Build) -> None:
+    failure = failed(recorded(later, 17, SMALL, LARGE))
+    assert failure.code == "plan.host_abort"
+    assert failure.message.startswith("in call 2 of `run` in one process (mode = 17, n = 16, other buffers): ")
+
+
+def test_a_workspace_that_an_earlier_call_freed_is_none(later: Build) -> None:
+    failure = failed(recorded(later, 18, SMALL, LARGE))
+    assert failure.code == "plan.use_after_free" and failure.message.startswith("in call 2 of `run`")
+
+
+def test_a_stale_size_shows_only_beside_another_size(later: Build) -> None:
+    assert planned(record(later, ARGUMENTS, {"mode": 4, "n": SMALL}, device_profile("h100"), limits=LIMITS))
+
+
+def test_two_calls_make_one_plan(later: Build) -> None:
+    """The first has buffers of its own; what it sets up and keeps is not set up again."""
+    plan = planned(record_twice(later, ARGUMENTS, {"mode": 11, "n": SMALL}, device_profile("h100")))
+    roles = {buffer.name: buffer.role for buffer in plan.buffers}
+    assert roles == {"A": "input", "B": "output", "A#1": "input", "B#1": "output", "workspace0": "workspace"}
+    kinds = [operation.kind for operation in plan.operations]
+    assert kinds == ["memset", "launch", "launch"]
+    launches = [operation for operation in plan.operations if isinstance(operation, Launch)]
+    refs = [[ref for blob in launch.params for ref in blob.refs] for launch in launches]
+    pointers = [[ref.target.buffer for ref in each if isinstance(ref, PointerRef)] for each in refs]
+    assert pointers == [["A#1", "workspace0", "B#1"], ["A", "workspace0", "B"]]
+    assert [launch.params[3].raw[0] for launch in launches] == [1, 2]
