@@ -25,7 +25,13 @@ ROUNDS = 3
 
 
 def check(
-    built: Build, task: Task, profile: DeviceProfile, drawn: Conditions, device: object, execution: Execution
+    built: Build,
+    task: Task,
+    profile: DeviceProfile,
+    drawn: Conditions,
+    device: object,
+    execution: Execution,
+    other: LaunchPlan | None = None,
 ) -> FullSize:
     """Check `built` at the size that is timed; nothing is said where task or device cannot.
 
@@ -36,6 +42,7 @@ def check(
         drawn: Under which conditions it was judged; they also decide which CTAs run.
         device: Where; only a `Sampler` can.
         execution: The first of these runs.
+        other: Its plan, if the host code shall be called at its size, too.
 
     Raises:
         InfrastructureError: if the machine failed.
@@ -43,13 +50,16 @@ def check(
     if WORKLOAD not in task.workloads or not isinstance(device, Sampler):
         return FullSize()
     axes, first = task.workloads[WORKLOAD].axes, drawn.cases[0]
-    recorded = record_call(built, task, axes, profile)
+    recorded = record_call(built, task, axes, profile, other)
     if isinstance(recorded, Failure):
         message = f"At the size that is timed ({judging.named(axes)}): {recorded.message}"
         return FullSize(failure=recorded.model_copy(update={"message": message}))
     many = record_call(built, task, axes, profile.of_many_sms())
     plan = recorded if isinstance(many, Failure) or _kernels(many) != _kernels(recorded) else many
-    full = _Sampling(built, task, axes, plan, device, judging.budgets(task, axes, plan, first.axes, execution))
+    budgets = judging.budgets(task, axes, plan, first.axes, execution)
+    full = _Sampling(
+        built, task, axes, plan, device, budgets, judging.comparisons(task, axes, plan, first.axes, execution)
+    )
     sample = full.draw(first.seed)
     if sample is None:
         return FullSize()
@@ -70,23 +80,34 @@ class _Sampling:
     """Samples of one plan, with the inputs of its first."""
 
     def __init__(
-        self, built: Build, task: Task, axes: Axes, plan: LaunchPlan, device: Sampler, budgets: Sequence[int]
+        self,
+        built: Build,
+        task: Task,
+        axes: Axes,
+        plan: LaunchPlan,
+        device: Sampler,
+        budgets: Sequence[int],
+        compared: int = 1,
     ) -> None:
         self._built, self._task, self._axes, self._plan = built, task, axes, plan
-        self._device, self._budgets = device, budgets
+        self._device, self._budgets, self._compared = device, budgets, compared
         self.periods: dict[str, Bytes] = {}
 
     def draw(self, seed: int) -> Sample | None:
         """Run other CTAs for each seed; None where the device refuses."""
         self.periods = judging.patterns(self._task, self._axes, seed)
         units = judging.units(self._plan, seed)
-        sample = self._device.sample(self._built, self._plan, self.periods, units, self._budgets)
+        more = judging.further_units(self._plan, seed, self._compared)
+        sample = self._device.sample(self._built, self._plan, self.periods, units, self._budgets, more)
         return sample if isinstance(sample, Sample) else None
 
     def covers(self, seed: int, output: str) -> bool | None:
         """Return whether CTAs like the one of this seed write all of an output; None where that cannot be told."""
         sample = self.draw(seed)
-        if sample is None or len(sample.launches) != 1 or sample.launches[0].end != "ok":
+        if sample is None or len(sample.launches) != 1:
+            return None
+        worked = sample.launches[0].worked
+        if not worked or worked[0].end != "ok" or any(unit.elsewhere for unit in worked):
             return None
         return judging.covers(self._task, self._axes, sample, output)
 

@@ -122,7 +122,7 @@ def _ran(
     if ended.result.status is not Status.OK or ended.first is None or drawn.workload != "emulation":
         return dossier.judged(ended.result)
     with dossier.timed("full size"):
-        whole = full_size.check(built, task, device_profile(arch), drawn, setting.device, ended.first)
+        whole = full_size.check(built, task, device_profile(arch), drawn, setting.device, ended.first, shown)
     if whole.failure is not None:
         return dossier.failed(whole.failure)
     return dossier.judged(with_full_size(ended.result, whole))

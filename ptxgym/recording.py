@@ -6,6 +6,58 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 
 from ptxgym.build import Build
+from ptxgym.judge.conditions import Conditions
+from ptxgym.plan import Argument, DeviceProfile, LaunchPlan, record, record_twice
+from ptxgym.task import Axes, Task
+from ptxgym.verdict import Failure
+
+Shape = tuple[tuple[str, int], ...]
+"""Axes in the order of the entry point."""
+
+
+def shape(axes: Axes) -> Shape:
+    """Return what a plan is kept under."""
+    return tuple(axes.items())
+
+
+def record_call(
+    built: Build, task: Task, axes: Axes, profile: DeviceProfile, other: LaunchPlan | None = None
+) -> LaunchPlan | Failure:
+    """Record the plan of one call, as on the GPU of `profile`; `other` is one at other sizes, called in between."""
+    return record(built, _arguments(task, axes), axes, profile, other=other)
+
+
+def record_two_calls(built: Build, task: Task, axes: Axes, profile: DeviceProfile) -> LaunchPlan | Failure:
+    """Record a call and another one in the same process, as one plan."""
+    return record_twice(built, _arguments(task, axes), axes, profile)
+
+
+def _arguments(task: Task, axes: Axes) -> list[Argument]:
+    sizes = task.sizes_bytes(axes)
+    return [
+        *(Argument(tensor.name, "input", sizes[tensor.name]) for tensor in task.inputs),
+        *(Argument(tensor.name, "output", sizes[tensor.name]) for tensor in task.outputs),
+    ]
+
+
+def recorded(
+    built: Build,
+    task: Task,
+    shapes: Iterable[Axes],
+    profile: DeviceProfile,
+    at: Callable[[Axes], str] = lambda axes: "",
+) -> dict[Shape, LaunchPlan] | Failure:
+    """Record one plan per distinct shape, the second beside a call at the first, and so on.
+
+    Stops at the first failure, whose message begins with what `at` calls its shape.
+    """
+    plans: dict[Shape, LaunchPlan] = {}
+    last: LaunchPlan | None = None
+    for axes in shapes:
+        if shape(axes) in plans:
+            continue
+        plan = record_call(built, task, axes, profile, last)
+        if isinstance(plan, Failure):
             where = at(axes)
             return plan.model_copy(update={"message": f"{where}: {plan.message}"}) if where else plan
         plans[shape(axes)] = last = plan

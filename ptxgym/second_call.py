@@ -20,7 +20,7 @@ from ptxgym.plan import DeviceProfile, LaunchPlan
 from ptxgym.plan.module import module_of
 from ptxgym.recording import record_two_calls
 from ptxgym.task import Task
-from ptxgym.verdict import Failure, OutputError, Status
+from ptxgym.verdict import Failure, Status
 
 _ADVICE = "leave it as the next call needs it, or set it up in every call"
 
@@ -63,16 +63,7 @@ def check(
         compared = compare(output, execution.buffers[name], case)
         if not compared.ok:
             message = f"Right when `run` is called first, but {name} is wrong in a second call, which finds {found}"
-            wrong = OutputError(
-                name=name,
-                ok=False,
-                relative_error=compared.relative_error,
-                relative_budget=output.relative_budget,
-                worst_tile_error=compared.relative_error,
-                tile_budget=output.relative_budget,
-                draw="second call",
-            )
-            return with_second_call(judgement, wrong, f"{message}; {_ADVICE}")
+            return with_second_call(judgement, compared, f"{message}; {_ADVICE}")
     return judgement
 
 

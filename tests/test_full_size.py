@@ -12,7 +12,7 @@ from ptxgym import full_size
 from ptxgym.build import Build, build
 from ptxgym.cache import Cache
 from ptxgym.device.emulator.device import EmulatorDevice
-from ptxgym.device.protocol import Execution, InstructionCount
+from ptxgym.device.protocol import Execution
 from ptxgym.evaluator import Evaluator
 from ptxgym.feedback import render
 from ptxgym.judge import full_size as judging
@@ -66,28 +66,155 @@ QUERY = "cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0); sms = 
 SPLIT = """
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
-__global__ void part(const __nv_bfloat16* A, const __nv_bfloat16* B, float* sums, int M, int N, int K) {
+__global__ void part(const __nv_bfloat16* A, const __nv_bfloat16* B, float* sums, unsigned* counted, int M, int N,
+                     int K) {
   int n = blockIdx.x * 16 + threadIdx.x, m = blockIdx.y * 16 + threadIdx.y;
   float sum = 0;
   for (int k = blockIdx.z * (K / 2); k < (blockIdx.z + 1) * (K / 2); ++k)
     sum += float(A[size_t(m) * K + k]) * float(B[size_t(n) * K + k]);
   atomicAdd(sums + size_t(m) * N + n, sum);
+  if (threadIdx.x + threadIdx.y == 0) atomicAdd(counted, 1u);
 }
-__global__ void finish(const float* sums, __nv_bfloat16* C, int M, int N) {
+__global__ void finish(const float* sums, const unsigned* counted, __nv_bfloat16* C, int M, int N) {
   DEVICE
+  HOST
   for (size_t i = blockIdx.x * 256 + threadIdx.x; i < size_t(M) * N; i += gridDim.x * 256)
     C[i] = __float2bfloat16(sums[i]);
 }
 extern "C" void run(const __nv_bfloat16* A, const __nv_bfloat16* B, __nv_bfloat16* C, int M, int N, int K,
                     cudaStream_t stream) {
   float* sums;
+  unsigned* counted;
+  cudaMallocAsync(&counted, 4, stream);
+  cudaMemsetAsync(counted, 0, 4, stream);
   cudaMallocAsync(&sums, size_t(M) * N * 4, stream);
   cudaMemsetAsync(sums, 0, size_t(M) * N * 4, stream);
-  part<<<dim3(N / 16, M / 16, 2), dim3(16, 16), 0, stream>>>(A, B, sums, M, N, K);
-  finish<<<M, 256, 0, stream>>>(sums, C, M, N);
+  part<<<dim3(N / 16, M / 16, 2), dim3(16, 16), 0, stream>>>(A, B, sums, counted, M, N, K);
+  finish<<<M, 256, 0, stream>>>(sums, counted, C, M, N);
   cudaFreeAsync(sums, stream);
 }
 """
+
+
+HEAD = """
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+using bf16 = __nv_bfloat16;
+__device__ float dot(const bf16* A, const bf16* B, int m, int n, int K, int from, int to) {
+  float sum = 0;
+  for (int k = from; k < to; ++k) sum += float(A[size_t(m) * K + k]) * float(B[size_t(n) * K + k]);
+  return sum;
+}
+"""
+RUN = """
+extern "C" void run(const bf16* A, const bf16* B, bf16* C, int M, int N, int K, cudaStream_t stream) {
+  const int splits = K > 1024 ? 4 : 1;
+  const dim3 grid(N / 16, M / 16, splits), block(16, 16);
+"""
+
+SPLIT_IF_LARGE = (
+    HEAD
+    + """
+__global__ void gemm(const bf16* A, const bf16* B, bf16* C, float* sums, int M, int N, int K) {
+  int n = blockIdx.x * 16 + threadIdx.x, m = blockIdx.y * 16 + threadIdx.y, part = K / gridDim.z;
+  float sum = dot(A, B, m, n, K, blockIdx.z * part, (blockIdx.z + 1) * part);
+  if (gridDim.z == 1) C[size_t(m) * N + n] = __float2bfloat16(sum);
+  else sums[(size_t(blockIdx.z) * M + m) * N + n] = sum;
+}
+__global__ void add_up(const float* sums, bf16* C, int M, int N) {
+  size_t i = blockIdx.x * size_t(256) + threadIdx.x, size = size_t(M) * N;
+  C[i] = __float2bfloat16(sums[i] + sums[size + i] + sums[2 * size + i] + sums[3 * size + i]);
+}
+"""
+    + RUN
+    + """
+  float* sums = nullptr;
+  if (splits > 1) cudaMallocAsync(&sums, size_t(M) * N * 16, stream);
+  gemm<<<grid, block, 0, stream>>>(A, B, C, sums, M, N, K);
+  if (splits > 1) add_up<<<M * N / 256, 256, 0, stream>>>(sums, C, M, N);
+  if (splits > 1) cudaFreeAsync(sums, stream);
+}
+"""
+)
+
+TICKETS = (
+    HEAD
+    + """
+__global__ void gemm(const bf16* A, const bf16* B, bf16* C, float* sums, int* tickets, int M, int N, int K) {
+  int n = blockIdx.x * 16 + threadIdx.x, m = blockIdx.y * 16 + threadIdx.y, part = K / gridDim.z;
+  float sum = dot(A, B, m, n, K, blockIdx.z * part, (blockIdx.z + 1) * part);
+  if (gridDim.z > 1) {
+    __shared__ bool last;
+    sums[(size_t(blockIdx.z) * M + m) * N + n] = sum;
+    __threadfence();
+    __syncthreads();
+    int* ticket = tickets + blockIdx.y * gridDim.x + blockIdx.x;
+    if (threadIdx.x + threadIdx.y == 0) last = atomicAdd(ticket, 1) == gridDim.z - 1;
+    __syncthreads();
+    if (!last) return;
+    sum = 0;
+    for (int z = 0; z < gridDim.z; ++z) sum += __ldcg(sums + (size_t(z) * M + m) * N + n);
+  }
+  C[size_t(m) * N + n] = __float2bfloat16(sum);
+}
+"""
+    + RUN
+    + """
+  float* sums = nullptr;
+  int* tickets = nullptr;
+  cudaMallocAsync(&sums, size_t(M) * N * 4 * splits, stream);
+  cudaMallocAsync(&tickets, size_t(M) * N / 64, stream);
+  cudaMemsetAsync(tickets, 0, size_t(M) * N / 64, stream);
+  gemm<<<grid, block, 0, stream>>>(A, B, C, sums, tickets, M, N, K);
+}
+"""
+)
+
+PARTNERS = (
+    HEAD
+    + """
+__global__ void gemm(const bf16* A, const bf16* B, bf16* C, volatile float* sums, int M, int N, int K) {
+  int n = blockIdx.x * 16 + threadIdx.x, m = blockIdx.y * 16 + threadIdx.y;
+  size_t at = size_t(m) * N + n;
+  if (gridDim.z == 1) return void(C[at] = __float2bfloat16(dot(A, B, m, n, K, 0, K)));
+  int part = K / 4;
+  float sum = dot(A, B, m, n, K, blockIdx.z * part, (blockIdx.z + 1) * part);
+  if (blockIdx.z > 0) return void(sums[blockIdx.z * size_t(M) * N + at] = sum + 1e9f);  // never zero: also the flag
+  for (int z = 1; z < 4; ++z) {
+    float other;
+    while ((other = sums[z * size_t(M) * N + at]) == 0) {}
+    sum += other - 1e9f;
+  }
+  C[at] = __float2bfloat16(sum);
+}
+"""
+    + RUN
+    + """
+  float* sums = nullptr;
+  cudaMallocAsync(&sums, size_t(M) * N * 16, stream);
+  cudaMemsetAsync(sums, 0, size_t(M) * N * 16, stream);
+  gemm<<<grid, block, 0, stream>>>(A, B, C, sums, M, N, K);
+}
+"""
+)
+
+COPIED = (
+    HEAD
+    + """
+__global__ void gemm(const bf16* A, const bf16* B, bf16* C, int M, int N, int K) {
+  int n = blockIdx.x * 16 + threadIdx.x, m = blockIdx.y * 16 + threadIdx.y;
+  C[size_t(m) * N + n] = __float2bfloat16(dot(A, B, m, n, K, 0, K));
+}
+"""
+    + RUN
+    + """
+  bf16* mine = nullptr;
+  cudaMallocAsync(&mine, size_t(M) * K * 2, stream);
+  cudaMemcpyAsync(mine, A, size_t(M) * K * 2, cudaMemcpyDeviceToDevice, stream);
+  gemm<<<dim3(N / 16, M / 16), block, 0, stream>>>(mine, B, C, M, N, K);
+}
+"""
+)
 
 
 def kernel(device: str = "", host: str = "", grid: str = "dim3(N / 16, M / 16)", text: str = KERNEL) -> str:
@@ -128,9 +255,16 @@ def check(gemm: Task) -> Iterator[Checker]:
         (kernel("if (M > 4096) K = 64;"), "wrong: relative error 1"),
         (kernel("if (M > 4096) { C[0] = 1; return; }"), "cannot have written C"),
         (kernel(host="if (M > 4096) M = 128;"), "the 3,584 CTAs of gemm cannot have written C"),
-        (kernel("DEVICE", text=SPLIT).replace("DEVICE", "if (M > 4096) return;"), "CTAs of finish"),
+        (kernel("if (M > 4096) return;", text=SPLIT), "CTAs of finish"),
+        (kernel("if (M > 4096 && blockIdx.x % 2) K = 64;"), "wrong: relative error"),
+        (kernel("if (M > 4096 && blockIdx.y >= gridDim.y / 2) K = 64;"), "wrong: relative error"),
+        (kernel("if (M > 4096 && (blockIdx.x + blockIdx.y) % 2) K = 64;"), "wrong: relative error"),
+        (kernel("if (M > 4096 && blockIdx.x < gridDim.x / 2 && blockIdx.y % 2) K = 64;"), "wrong: relative error"),
     ],
-    ids=["returns", "mostly returns", "does less", "stores a word", "small grid", "second launch returns"],
+    ids=[
+        *("returns", "mostly returns", "does less", "stores a word", "small grid", "second launch returns"),
+        *("odd columns", "lower half", "chequered", "a quarter"),
+    ],
 )
 def test_work_left_out_at_the_size_that_is_timed_is_refused(check: Checker, text: str, said: str) -> None:
     found = check(text)
@@ -141,13 +275,22 @@ def test_work_left_out_at_the_size_that_is_timed_is_refused(check: Checker, text
 @pytest.mark.parametrize(
     ("text", "note"),
     [
-        (kernel(), "one of 229,376 CTAs of gemm was executed; it wrote 256 elements of C, which are right"),
+        (kernel(), "12 of 229,376 CTAs of gemm were executed; they wrote 3,072 elements of C, which are right"),
         (kernel(grid="dim3(1024, 1024)"), "had nothing to do"),
-        (kernel(text=PERSISTENT, host=QUERY), "one of 16,384 CTAs of gemm was executed; it "),
+        (kernel(text=PERSISTENT, host=QUERY), "2 of 16,384 CTAs of gemm were executed; they "),
         (kernel(text=PERSISTENT), "one of 132 CTAs of gemm was executed; it works and had not ended"),
         (kernel(text=SPLIT), "it stores results; their values were not checked"),
+        (kernel(text=SPLIT, host="if (*counted < M / 64) return;"), "it stores results; their values were not checked"),
+        (kernel(text=SPLIT_IF_LARGE), "it stores results; their values were not checked"),
+        (kernel(text=TICKETS), "CTAs combine their results, so their values were not checked"),
+        (kernel(text=PARTNERS), "it stores to memory of its own and not its share of C"),
+        (kernel(text=COPIED), "what was copied before it was not; its values were not checked"),
     ],
-    ids=["plain", "grid for the largest size", "a CTA for each SM", "132 CTAs", "two launches and atomics"],
+    ids=[
+        *("plain", "grid for the largest size", "a CTA for each SM", "132 CTAs", "two launches and atomics"),
+        *("a second launch waits for all of the first", "split only where K is large", "the last CTA sums up"),
+        *("partial sums and who waits for them", "a copy before"),
+    ],
 )
 def test_honest_kernels_pass_and_the_note_says_what_was_seen(check: Checker, text: str, note: str) -> None:
     found = check(text)
@@ -209,14 +352,47 @@ def test_budget_follows_the_rate_of_the_small_run_within_bounds(gemm: Task, chec
 
 
 def test_results_that_several_ctas_combine_are_not_compared() -> None:
-    def count(form: str, family: str) -> Execution:
-        return Execution(buffers={}, counts=(InstructionCount("k", form, family, None, 1, 1),))
-
-    assert judging._combines(count("atom.global.add.f32", "atom"))
-    assert judging._combines(count("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group", "tma"))
-    assert not judging._combines(count("atom.shared.add.u32", "atom"))
+    assert judging.combines(["add.f32", "atom.global.add.f32"])
+    assert judging.combines(["cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group"])
+    assert not judging.combines(["atom.shared.add.u32", "st.global.b32"])
     for form in ("ld.acquire.gpu.global.u32", "ld.global.acquire.gpu.b32", "fence.acq_rel.gpu", "membar.gl"):
-        assert judging._combines(count(form, "ld")), form
+        assert judging.combines([form]), form
     for form in ("ld.acquire.cta.global.u32", "mbarrier.arrive.release.cluster.shared::cluster.b64", "membar.cta"):
-        assert not judging._combines(count(form, "ld")), form
-    assert not judging._combines(count("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group", "tma"))
+        assert not judging.combines([form]), form
+    assert not judging.combines(["cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group"])
+
+
+def test_four_sampled_ctas_lie_in_all_quarters_and_parities_of_the_grid(gemm: Task, check: Checker) -> None:
+    built = build(kernel(), declaration=gemm.signature.declaration(), arch="sm_90a", cache=Cache())
+    assert isinstance(built, Build)
+    plan = record_call(built, gemm, gemm.workloads["hardware"].axes, device_profile("h100"))
+    assert isinstance(plan, LaunchPlan)
+    columns, rows, _ = plan.launches[0].grid
+    for seed in range(20):
+        tried = [judging.units(plan, seed)[0][:1], *judging.further_units(plan, seed, 4)]
+        assert len(tried) == 4 and len(tried[1]) == judging.CANDIDATES
+        places = [(unit % columns, unit // columns) for unit, *_ in tried]
+        for at, size in ((0, columns), (1, rows)):
+            assert {place[at] % 2 for place in places} == {place[at] >= size // 2 for place in places} == {0, 1}
+        assert (
+            len({(x % 2, y % 2) for x, y in places})
+            == len({(x >= columns // 2, y >= rows // 2) for x, y in places})
+            == 4
+        )
+        assert all(0 <= unit < columns * rows for units in tried for unit in units)
+
+
+def test_how_many_ctas_are_compared_follows_what_they_cost(gemm: Task, check: Checker) -> None:
+    built = build(kernel(), declaration=gemm.signature.declaration(), arch="sm_90a", cache=Cache())
+    assert isinstance(built, Build)
+    axes, small = gemm.workloads["hardware"].axes, gemm.workloads["emulation"].axes
+    plan = record_call(built, gemm, axes, device_profile("h100"))
+    assert isinstance(plan, LaunchPlan)
+
+    def compared(instructions: int) -> int:
+        execution = Execution(buffers={}, warp_instructions=instructions)
+        return judging.comparisons(gemm, axes, plan, small, execution)
+
+    work = 16 * 16 * 5120  # of one CTA; the small run does 75,497,472
+    assert compared(75_497_472 * 2_000_000 // work) == 5  # 2 million warp instructions each, 10 million a second
+    assert compared(1) == 12 and compared(10**12) == 2

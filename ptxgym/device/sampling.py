@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -18,29 +18,6 @@ from ptxgym.verdict import Failure
 End = Literal["ok", "budget", "hang", "runtime_fault"]
 
 
-@dataclass(frozen=True)
-class SampledLaunch:
-    """What the CTAs of one launch did that ran by themselves. A unit is a CTA, or a cluster."""
-
-    kernel: str
-    units: int
-    """Of the whole launch."""
-    ran: int
-    idle: int
-    """Those that ended without a store to global memory."""
-    end: End = "ok"
-    """How the first that was not idle ended; the others were left as soon as they were seen to work."""
-    unit: int = -1
-    """Its index; -1 where all were idle."""
-    message: str = ""
-    """What it faulted with."""
-
-    @property
-    def idle_share(self) -> float:
-        """Share of the units that ran and had nothing to do."""
-        return self.idle / self.ran if self.ran else 0.0
-
-
 @dataclass(frozen=True, eq=False)
 class Written:
     """Bytes of an output that were written."""
@@ -52,12 +29,52 @@ class Written:
 
 
 @dataclass(frozen=True, eq=False)
+class SampledUnit:
+    """What one CTA or cluster did that was not idle."""
+
+    unit: int
+    end: End = "ok"
+    message: str = ""
+    """What it faulted with."""
+    forms: frozenset[str] = frozenset()
+    """PTX opcodes that it executed."""
+    elsewhere: bool = False
+    """Whether it, or one before it, may have stored to memory that is no output."""
+    outputs: Mapping[str, Written] = field(default_factory=dict)
+    """What it has written; of a plan with one launch."""
+
+
+@dataclass(frozen=True, eq=False)
+class SampledLaunch:
+    """What the CTAs of one launch did that ran by themselves. A unit is a CTA, or a cluster."""
+
+    kernel: str
+    units: int
+    """Of the whole launch."""
+    ran: int
+    idle: int
+    """Those that ended without a store to global memory."""
+    blind: int = 0
+    """Those of the idle that had not even read global memory: nothing that another CTA wrote made them idle."""
+    worked: tuple[SampledUnit, ...] = ()
+    """The first that was not idle, and more of a plan with one launch; the others were left once seen to work."""
+
+    @property
+    def idle_share(self) -> float:
+        """Share of the units that ran and had nothing to do."""
+        return self.idle / self.ran if self.ran else 0.0
+
+    @property
+    def blind_share(self) -> float:
+        """Share of the units that ran and had nothing to do, whatever memory holds."""
+        return self.blind / self.ran if self.ran else 0.0
+
+
+@dataclass(frozen=True, eq=False)
 class Sample:
     """What the sampled CTAs of a plan did."""
 
     launches: tuple[SampledLaunch, ...]
-    outputs: Mapping[str, Written]
-    """What the one that worked has written; of a plan with one launch."""
 
 
 @runtime_checkable
@@ -71,6 +88,7 @@ class Sampler(Protocol):
         patterns: Mapping[str, Bytes],
         units: Sequence[Sequence[int]],
         budgets: Sequence[int],
+        more: Sequence[Sequence[int]] = (),
     ) -> Sample | Failure:
         """Run units of each launch one after the other until one works, then look whether some others start to.
 
@@ -80,6 +98,7 @@ class Sampler(Protocol):
             patterns: By input, its bytes, or those that it repeats from its start: a multiple of `PERIOD_STEP_BYTES`.
             units: For each launch, those to try, in order.
             budgets: For each launch, warp instructions that its units may execute until one has worked.
+            more: Of a plan with one launch whose first working unit ended: for each further one, those to try.
 
         Raises:
             InfrastructureError: if the device itself failed.

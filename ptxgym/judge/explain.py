@@ -26,6 +26,10 @@ MUST_EXPLAIN = 0.7
 """… and in any case less than this share."""
 SAME_ROUNDINGS = 0.3
 """Sums in another order round differently here and there: so much of the error (norms) a fitting sequence may leave."""
+LESS_THAN_SCALED = 0.5
+"""A part of a sum is believed if it leaves less than this share of what the best scale factor leaves."""
+PART_FACTORS = (0.01, 0.8)
+"""Half of a sum or less is, on average, so many times the whole."""
 LOST_BITS = 0.05
 """Relative error beyond which inexact integers are no matter of partial sums that lose bits."""
 FRAGMENTS = ((8, 8), (16, 8), (16, 16), (64, 8))
@@ -44,7 +48,8 @@ def explain(comparison: Comparison, expected: Expected, module: ReferenceModule)
         found += _non_finite(comparison, expected)
     if not found and np.isfinite(comparison.relative_error):
         found += (
-            list(_whole(comparison))
+            list(_started_anew(comparison, expected, module))
+            or list(_whole(comparison))
             or list(_tile(comparison, expected, module))
             or list(misread(comparison, expected, module))
             or list(_rounding(comparison))
@@ -128,6 +133,40 @@ def _whole(comparison: Comparison) -> Iterator[str]:
         swapped = reference.swapaxes(-1, -2).reshape(reference.shape)
         if norm(found - swapped) < enough:
             yield "the output holds the transposed result: rows and columns are exchanged when it is stored"
+
+
+def _started_anew(comparison: Comparison, expected: Expected, module: ReferenceModule) -> Iterator[str]:
+    """Try whether the worst tile holds only the first or the last terms, half of them or fewer.
+
+    On inputs with a mean, a part of a sum is nearly the whole, scaled: of the two the one that leaves less is told.
+    """
+    terms = getattr(module, "terms", None)
+    tensor = comparison.expected.tensor
+    here = tile_slices(tensor, comparison.worst_tile, comparison.found.shape)
+    found, reference, ideal = (
+        on_host(array[here]) for array in (comparison.found, comparison.expected.values, comparison.expected.ideal)
+    )
+    error, factor = norm(found - reference), float((found * reference).sum()) / (float(np.square(reference).sum()) or 1)
+    low, high = PART_FACTORS
+    if terms is None or not low < factor < high:
+        return
+    known = terms(namespace(comparison.found), expected.values, expected.case.axes, tensor.name, here)
+    if known is None:
+        return
+    labels, parts = known[0], on_host(known[1]).reshape(len(known[0]), *found.shape)
+    scaled = norm(found - factor * reference)
+    enough = min(FIT * error + 2.0 * norm(ideal - reference), MUST_EXPLAIN * error, LESS_THAN_SCALED * scaled)
+    half = len(labels) // 2
+    sums = {"last": np.cumsum(parts[::-1][:half], axis=0), "first": np.cumsum(parts[:half], axis=0)}
+    for which, totals in sums.items():
+        left = [norm(found - total) for total in totals]
+        best = int(np.argmin(left)) if left else 0
+        if left and left[best] < enough:
+            span = labels[len(labels) - best - 1 :] if which == "last" else labels[: best + 1]
+            only = span[0] if len(span) == 1 else f"{span[0]} to {span[-1]}"
+            why = "the accumulator starts anew in between" if which == "last" else "what follows is not added"
+            yield f"{region(tensor, here)} holds the sum over {only} alone: {why}"
+            return
 
 
 def _tile(comparison: Comparison, expected: Expected, module: ReferenceModule) -> Iterator[str]:

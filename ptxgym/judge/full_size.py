@@ -3,6 +3,11 @@
 The emulator cannot execute that size whole. It runs CTAs (or clusters) of the very launches that a GPU would get, drawn
 from the conditions, with the true arguments: a kernel that returns early there, faults or computes something else is
 refused. What a sample cannot show is said in a note; a GPU judges every element.
+
+As many CTAs as a second allows are compared, by an estimate that knows no clock. Each comes from another part of the
+grid: of four, every axis of the grid gives both halves, odd and even, in all combinations. A defect in a share p of the
+CTAs is missed with a probability of (1 − p)^k at most where its CTAs are anyhow spread; one that follows a half or the
+parity of an axis, or of two axes together, is found.
 """
 
 from __future__ import annotations
@@ -10,7 +15,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,9 +23,9 @@ from numpy.typing import NDArray
 
 from ptxgym.build.demangle import function_name
 from ptxgym.device.protocol import Bytes, Execution
-from ptxgym.device.sampling import PERIOD_STEP_BYTES, Sample, SampledLaunch, Written, units_of
+from ptxgym.device.sampling import PERIOD_STEP_BYTES, Sample, SampledUnit, Written, units_of
 from ptxgym.judge import numbers
-from ptxgym.plan.model import Launch, LaunchPlan
+from ptxgym.plan.model import Copy, Launch, LaunchPlan
 from ptxgym.task import ITEM_BYTES, Axes, Task, Tensor
 from ptxgym.verdict import Failure, OutputError, Stage, Status
 
@@ -30,6 +35,12 @@ TOLERANCE = 0.05
 """Relative Frobenius error of what a CTA wrote. The small sizes are judged exactly; here ten times the honest error."""
 UNIT_MULTIPLY_ADDS = 220_000_000
 """Work of a CTA that is executed to its end: half a second on wgmma. A tile of 128×256 takes 168 million."""
+SECOND_MULTIPLY_ADDS, SECOND_WARP_INSTRUCTIONS = 450_000_000, 10_000_000
+"""What the emulator does in a second on one core (`benchmarks/emulator.py`), on tensor cores and otherwise."""
+MOST_COMPARED, LEAST_COMPARED = 12, 2
+"""CTAs of one launch whose results are compared."""
+CANDIDATES = 16
+"""CTAs that are tried in each part of the grid, since some may be idle."""
 SLACK = 2.0
 LEAST_BUDGET, MOST_BUDGET = 200_000, 40_000_000
 """Warp instructions."""
@@ -79,6 +90,62 @@ def units(plan: LaunchPlan, seed: int) -> list[list[int]]:
     ]
 
 
+def further_units(plan: LaunchPlan, seed: int, count: int) -> list[list[int]]:
+    """Return which CTAs or clusters of the only launch are tried for each further comparison.
+
+    Four in turn, of which `units` starts with one, lie in all combinations of halves and parities of the first two
+    axes of the grid that are longer than 1; a launch of few units has no more than there are.
+    """
+    if len(plan.launches) != 1:
+        return []
+    random = np.random.default_rng((seed, 1))
+    launch = plan.launches[0]
+    sizes = [g // c for g, c in zip(launch.grid, launch.cluster or (1, 1, 1), strict=True)]
+    first = units(plan, seed)[0][0]
+    at = [first % sizes[0], first // sizes[0] % sizes[1], first // (sizes[0] * sizes[1])]
+    long = [axis for axis, size in enumerate(sizes) if size > 1]
+    found = []
+    for number in range(1, min(count, units_of(launch))):
+        flips = {axis: (_FLIPS[number % 4] >> place) & 1 for place, axis in enumerate(long[:2])}
+        tried = []
+        for _ in range(CANDIDATES):
+            x, y, z = (_place(random, size, at[axis], flips.get(axis)) for axis, size in enumerate(sizes))
+            tried.append(x + sizes[0] * (y + sizes[1] * z))
+        found.append(list(dict.fromkeys(tried)))
+    return found
+
+
+_FLIPS = (0b00, 0b11, 0b01, 0b10)
+"""Which of two axes change half and parity, against the first CTA: two CTAs already differ in both."""
+
+
+def _place(random: np.random.Generator, size: int, other: int, flip: int | None) -> int:
+    """Draw an index on one axis of the grid: in the half and of the parity of `other`, in the others, or any."""
+    places = np.arange(size)
+    if flip is not None:
+        half, parity = (other >= size // 2) ^ flip, (other % 2) ^ flip
+        chosen = places[((places >= size // 2) == half) & (places % 2 == parity)]
+        places = chosen if chosen.size else places
+    return int(random.choice(places))
+
+
+def comparisons(task: Task, axes: Axes, plan: LaunchPlan, small: Axes, execution: Execution) -> int:
+    """Return of how many CTAs the results are compared: as many as take a second, by what `execution` took.
+
+    One of operators that couple all that lies along an axis (attention): their references cost more than the CTAs.
+    """
+    if any(set(task.independent) < set(tensor.logical or tensor.shape) for tensor in task.outputs):
+        return 1
+    work = task.required_multiply_adds(axes) / units_of(plan.launches[0])
+    instructions = execution.warp_instructions * work / task.required_multiply_adds(small)
+    on_target = sum(count.multiply_adds for count in execution.counts if count.family in _MATRIX)
+    seconds = instructions / SECOND_WARP_INSTRUCTIONS + (work / SECOND_MULTIPLY_ADDS if on_target else 0)
+    return max(LEAST_COMPARED, min(MOST_COMPARED, int(1 / seconds)))
+
+
+_MATRIX = frozenset({"wgmma", "tcgen05", "mma.sync"})
+
+
 def budgets(task: Task, axes: Axes, plan: LaunchPlan, small: Axes, execution: Execution) -> list[int]:
     """Return the warp instructions that the units of each launch may take, at the rate that `execution` took."""
     rate = execution.warp_instructions / task.required_multiply_adds(small)
@@ -107,22 +174,28 @@ def judge_sample(
         periods: The inputs, as they repeat.
         execution: The same kernels at a small size, whole: which instructions they use.
     """
-    first = sample.launches[0]
+    worked = sample.launches[0].worked
     size = named(axes)
-    if first.end == "runtime_fault":
-        message = f"At the size that is timed ({size}), {_unit(plan, 0, first)} faults: {first.message}"
-        return FullSize(failure=_failure(message), message=message)
-    if first.unit < 0:
+    alone = len(sample.launches) == 1
+    for unit in worked if alone else worked[:1]:
+        if unit.end == "runtime_fault":
+            message = f"At the size that is timed ({size}), {_unit(plan, unit)} faults: {unit.message}"
+            return FullSize(failure=_failure(message), message=message)
+    if not worked:
         return FullSize(note=_seen(size, plan, sample, "nothing more is known"))
-    if len(sample.launches) > 1 or any(tensor.derived for tensor in task.inputs):
+    if not alone or any(tensor.derived for tensor in task.inputs):
         return FullSize(note=_seen(size, plan, sample, "it stores results; their values were not checked"))
-    if first.end != "ok":
+    if worked[0].end != "ok":
         why = {
             "budget": "works and had not ended within its share of instructions",
             "hang": "waits for others, which were not executed",
-        }[first.end]
+        }[worked[0].end]
         return FullSize(note=_seen(size, plan, sample, f"it {why}; what it computes was not checked"))
-    if _combines(execution):
+    if any(isinstance(operation, Copy) for operation in plan.operations):
+        return FullSize(
+            note=_seen(size, plan, sample, "what was copied before it was not; its values were not checked")
+        )
+    if combines(count.form for count in execution.counts) or any(combines(unit.forms) for unit in worked):
         return FullSize(note=_seen(size, plan, sample, "CTAs combine their results, so their values were not checked"))
     return _numbers(task, axes, plan, sample, periods)
 
@@ -133,9 +206,14 @@ def mostly_idle(sample: Sample) -> bool:
 
 
 def idle_launch(sample: Sample, small: Sample) -> int | None:
-    """Return the first launch of which most units are idle, though those of the small size are not."""
+    """Return the first launch of which most units are idle, though those of the small size are not.
+
+    What comes after a launch that did not run whole may be idle for want of what that writes: only units that did not
+    look at memory count there.
+    """
     for index, (full, few) in enumerate(zip(sample.launches, small.launches, strict=False)):
-        if full.idle_share > MOSTLY and few.idle_share < MOSTLY_BEFORE and full.kernel == few.kernel:
+        share = full.blind_share if index else full.idle_share
+        if share > MOSTLY and few.idle_share < MOSTLY_BEFORE and full.kernel == few.kernel:
             return index
     return None
 
@@ -157,41 +235,63 @@ def named(axes: Axes) -> str:
 
 
 def covers(task: Task, axes: Axes, sample: Sample, name: str) -> bool:
-    """Return whether the CTAs of the first launch would write the output `name`, if all wrote as much as the last."""
+    """Return whether the CTAs of the only launch would write the output `name`, if all wrote as much as the sampled."""
     total = sum(tensor.size_bytes(axes) for tensor in task.outputs if tensor.name == name)
-    return bool(sample.outputs[name].offsets.size * sample.launches[0].units * COVERED >= total)
+    ended = _ended(sample)
+    mean = sum(unit.outputs[name].offsets.size for unit in ended) / len(ended)
+    return bool(mean * sample.launches[0].units * COVERED >= total)
+
+
+def _ended(sample: Sample) -> list[SampledUnit]:
+    """Return the units of the only launch whose results are known."""
+    return [unit for unit in sample.launches[0].worked if unit.end == "ok"]
 
 
 def _numbers(task: Task, axes: Axes, plan: LaunchPlan, sample: Sample, periods: Mapping[str, Bytes]) -> FullSize:
-    """Compare what the sampled unit wrote with the reference of these elements."""
-    launch = sample.launches[0]
-    checked = []
+    """Compare what the sampled units wrote with the reference of these elements."""
+    launch, ended = sample.launches[0], _ended(sample)
     reference = _Reference(task, axes, periods)
+    checked = dict.fromkeys((tensor.name for tensor in task.outputs), 0)
     for tensor in task.outputs:
-        written = sample.outputs[tensor.name]
         if not covers(task, axes, sample, tensor.name):
-            message = (
-                f"at the size that is timed ({named(axes)}), the {launch.units:,} {_noun(plan.launches[0])}s of "
-                f"{function_name(launch.kernel)} cannot have written {tensor.name}: {_unit(plan, 0, launch)} stored "
-                f"{written.offsets.size:,} of its {tensor.size_bytes(axes):,} bytes and ended"
-            )
-            note = _seen(named(axes), plan, sample, f"it did not write its share of {tensor.name}; others may")
-            wrong = _output(tensor.name, float("inf"))
-            return FullSize(wrong=wrong, message=message, note=note, uncovered=tensor.name)
-        indices, values = _elements(tensor, axes, written)
-        region = _region(task, tensor, indices)
-        inside, expected = _expected(reference, tensor, indices, region)
-        error = _relative_error(values[inside], expected)
-        where = ", ".join(_span(column) for column in indices[:, list(tensor.to_stored)].T)
-        if not error <= TOLERANCE:
-            message = (
-                f"at the size that is timed ({named(axes)}), {_unit(plan, 0, launch)} writes {tensor.name}[{where}] "
-                f"wrong: relative error {error:.2g}, at most {TOLERANCE:g} there, though small sizes are right; sizes "
-                "must come from the arguments, and indices must not overflow"
-            )
-            return FullSize(wrong=_output(tensor.name, error, f"{tensor.name}[{where}]"), message=message)
-        checked.append(f"{expected.size:,} elements of {tensor.name}")
-    return FullSize(note=_seen(named(axes), plan, sample, f"it wrote {' and '.join(checked)}, which are right"))
+            return _uncovered(task, axes, plan, sample, tensor)
+    for unit in ended:
+        for tensor in task.outputs:
+            written = unit.outputs[tensor.name]
+            if not written.offsets.size:
+                continue
+            indices, values = _elements(tensor, axes, written)
+            region = _region(task, tensor, indices)
+            inside, expected = _expected(reference, tensor, indices, region)
+            error = _relative_error(values[inside], expected)
+            if not error <= TOLERANCE:
+                where = ", ".join(_span(column) for column in indices[:, list(tensor.to_stored)].T)
+                message = (
+                    f"at the size that is timed ({named(axes)}), {_unit(plan, unit)} writes {tensor.name}[{where}] "
+                    f"wrong: relative error {error:.2g}, at most {TOLERANCE:g} there, though small sizes are right; "
+                    "sizes must come from the arguments, and indices must not overflow"
+                )
+                return FullSize(wrong=_output(tensor.name, error, f"{tensor.name}[{where}]"), message=message)
+            checked[tensor.name] += expected.size
+    elements = " and ".join(f"{count:,} elements of {name}" for name, count in checked.items())
+    it = "it" if len(launch.worked) == 1 else "they"
+    return FullSize(note=_seen(named(axes), plan, sample, f"{it} wrote {elements}, which are right"))
+
+
+def _uncovered(task: Task, axes: Axes, plan: LaunchPlan, sample: Sample, tensor: Tensor) -> FullSize:
+    """Refuse a launch whose sampled units store too little of an output, unless they store elsewhere, too."""
+    launch, unit = sample.launches[0], _ended(sample)[0]
+    few = f"it did not write its share of {tensor.name}; others may"
+    if any(each.elsewhere for each in launch.worked):
+        few = f"it stores to memory of its own and not its share of {tensor.name}, so its values were not checked"
+        return FullSize(note=_seen(named(axes), plan, sample, few))
+    message = (
+        f"at the size that is timed ({named(axes)}), the {launch.units:,} {_noun(plan.launches[0])}s of "
+        f"{function_name(launch.kernel)} cannot have written {tensor.name}: {_unit(plan, unit)} stored "
+        f"{unit.outputs[tensor.name].offsets.size:,} of its {tensor.size_bytes(axes):,} bytes and ended"
+    )
+    wrong = _output(tensor.name, float("inf"))
+    return FullSize(wrong=wrong, message=message, note=_seen(named(axes), plan, sample, few), uncovered=tensor.name)
 
 
 def _elements(tensor: Tensor, axes: Axes, written: Written) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
@@ -291,13 +391,13 @@ def _relative_error(found: NDArray[np.float32], expected: NDArray[np.float64]) -
     return math.sqrt(float(np.square(found - expected).sum())) / (norm or 1.0)
 
 
-def _combines(execution: Execution) -> bool:
+def combines(forms: Iterable[str]) -> bool:
     """Return whether results may be sums over several CTAs: by atomics, or in turn, by a flag in global memory."""
     return any(
-        (count.family == "atom" and ".shared" not in count.form)
-        or count.form.startswith("cp.reduce")
-        or (_ORDERS.search(count.form) is not None and ".shared" not in count.form)
-        for count in execution.counts
+        form.startswith("cp.reduce")
+        or (form.startswith(("atom.", "red.", "multimem.")) and ".shared" not in form)
+        or (_ORDERS.search(form) is not None and ".shared" not in form)
+        for form in forms
     )
 
 
@@ -319,18 +419,21 @@ def _failure(message: str) -> Failure:
 
 
 def _seen(size: str, plan: LaunchPlan, sample: Sample, what: str) -> str:
-    working = [index for index, launch in enumerate(sample.launches) if launch.unit >= 0]
+    working = [index for index, launch in enumerate(sample.launches) if launch.worked]
     index = working[-1] if working else len(sample.launches) - 1
     launch = sample.launches[index]
     idle = f"; {launch.idle} of {launch.ran} sampled had nothing to do" if launch.idle else ""
+    count = max(1, len(launch.worked))
+    number, was = ("one", "was") if count == 1 else (str(count), "were")
     return (
-        f"the size that is timed ({size}) beyond a sample: one of {launch.units:,} {_noun(plan.launches[index])}s of "
-        f"{function_name(launch.kernel)} was executed; {what}{idle}"
+        f"the size that is timed ({size}) beyond a sample: {number} of {launch.units:,} {_noun(plan.launches[index])}s "
+        f"of {function_name(launch.kernel)} {was} executed; {what}{idle}"
     )
 
 
-def _unit(plan: LaunchPlan, index: int, launch: SampledLaunch) -> str:
-    return f"{_noun(plan.launches[index])} {launch.unit} of {function_name(launch.kernel)}"
+def _unit(plan: LaunchPlan, unit: SampledUnit) -> str:
+    launch = plan.launches[0]
+    return f"{_noun(launch)} {unit.unit} of {function_name(launch.kernel)}"
 
 
 def _noun(launch: Launch) -> str:

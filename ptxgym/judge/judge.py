@@ -142,8 +142,19 @@ def with_full_size(judgement: Judgement, whole: FullSize) -> Judgement:
     return _refused(judgement, whole.wrong, "judge.wrong_at_full_size", message, where)
 
 
-def with_second_call(judgement: Judgement, wrong: OutputError, message: str) -> Judgement:
-    """Return the judgement on a kernel that is right when it is called first, with what a second call got wrong."""
+def with_second_call(judgement: Judgement, compared: Comparison, message: str) -> Judgement:
+    """Return the judgement on a kernel that is right when called first, with an output that a second call got wrong."""
+    error, budget = _told(compared.relative_error), _told(compared.expected.relative_budget)
+    wrong = OutputError(
+        name=compared.expected.tensor.name,
+        ok=False,
+        relative_error=error,
+        relative_budget=budget,
+        worst_tile_error=error,
+        tile_budget=budget,
+        closeness=compared.closeness,
+        draw="second call",
+    )
     return _refused(judgement, wrong, "judge.wrong_again", message, "a second call is not right")
 
 

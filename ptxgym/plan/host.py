@@ -45,6 +45,8 @@ class Call:
     """From 1."""
     again: int | None = None
     """The call whose buffers it gets again."""
+    other_sizes: bool = False
+    """Whether they differ from those of call 1; one of the two may be hidden, so no message tells them."""
 
     @property
     def buffers(self) -> dict[str, Argument]:
@@ -59,8 +61,10 @@ class Call:
 
     def __str__(self) -> str:
         """Say which call it is."""
-        sizes = ", ".join(f"{axis} = {size}" for axis, size in self.axes.items())
-        how = f"{sizes}, other buffers" if self.again is None else f"buffers and sizes of call {self.again} again"
+        if self.again is not None:
+            how = f"the buffers and sizes of call {self.again} again"
+        else:
+            how = "other buffers and sizes" if self.other_sizes else "other buffers, the sizes of call 1"
         return f"call {self.number} of `run` in one process ({how})"
 
 

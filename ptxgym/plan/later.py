@@ -5,7 +5,8 @@ points, attributes, numbers of SMs, workspaces that are large enough, constants 
 and shape. It may not keep what belonged to one call: a pointer, a tensor map, a size, or that the work is done.
 
 Uploads, memsets and launches that touch no argument may be left out later: they set something up. An upload must still
-be there. Whether kernels leave the rest as they found it is for a device to show (`LaunchPlan.kept`).
+be there. Whether kernels leave the rest as they found it is for a device to show (`LaunchPlan.kept`). No message tells
+a value: it may follow from sizes that are hidden.
 """
 
 from __future__ import annotations
@@ -139,9 +140,9 @@ class _Comparison:
                     raise Different(what, _WORK_ADVICE, index)
         for index in state.left_out:
             self._check_left_out(self._first.merged.operations[index], state.pairs)
-        for (kind, one), two in state.pairs.forward.items():
-            if kind == "workspace" and two in self._before:
-                self._kept.names.setdefault(str(one))
+        for (kind, name), its in state.pairs.forward.items():
+            if kind == "workspace" and its in self._before:
+                self._kept.names.setdefault(str(name))
         for operation, parameter, more, different in state.counters:
             self._kept.counters.setdefault((operation, parameter), {})[len(self._earlier)] = (more, different)
 
@@ -251,16 +252,16 @@ class _Comparison:
                     self._first.merged.tensor_maps[a.index], self._later.merged.tensor_maps[b.index], where, pairs
                 )
         if len(one.raw) != len(two.raw):
-            raise Different(f"{where} has {len(two.raw)} bytes, in a first call {len(one.raw)}", _SIZE_ADVICE)
+            raise Different(f"{where} has another size", _SIZE_ADVICE)
         if one.data != two.data:
-            raise Different(f"{where} is {_shown(two)}, in a first call {_shown(one)}", _SIZE_ADVICE)
+            raise Different(f"{where} holds another value", _SIZE_ADVICE)
 
     def _match_map(self, one: TensorMap, two: TensorMap, where: str, pairs: _Pairs) -> None:
         self._match_place(one.global_address, two.global_address, f"the tensor map in {where}", pairs)
         for name in TensorMap.model_fields:
             a, b = getattr(one, name), getattr(two, name)
             if name != "global_address" and a != b:
-                raise Different(f"the tensor map in {where} has {name} {b}, in a first call {a}", _POINTER_ADVICE)
+                raise Different(f"the tensor map in {where} has another {name}", _POINTER_ADVICE)
 
     def _match_place(self, one: BufferRef, two: BufferRef, where: str, pairs: _Pairs) -> None:
         mine, its = self._first.own.get(one.buffer), self._later.own.get(two.buffer)
@@ -272,18 +273,13 @@ class _Comparison:
         else:
             corresponds = one.buffer == two.buffer if fixed else pairs.agree("workspace", one.buffer, two.buffer)
         if not corresponds or one.offset != two.offset:
-            raise Different(
-                f"{where} points to byte {two.offset} of {its or two.buffer}, in a first call to byte {one.offset} of "
-                f"{mine or one.buffer}",
-                _POINTER_ADVICE,
-            )
+            it, first = its or two.buffer, mine or one.buffer
+            instead = f"{it}, not to {first}" if it != first else f"another byte of {it}"
+            raise Different(f"{where} points to {instead}", _POINTER_ADVICE)
         size, wanted = self._later_sizes[two.buffer], self._sizes[one.buffer]
         if size < wanted:
-            raise Different(
-                f"{where} points to {two.buffer}, which an earlier call allocated with {size:,} bytes; a first call at "
-                f"these sizes allocates {wanted:,}",
-                _SPACE_ADVICE,
-            )
+            less = "which an earlier call allocated with fewer bytes than a first call does"
+            raise Different(f"{where} points to {two.buffer}, {less}", _SPACE_ADVICE)
 
     def _target(self, ref: Ref) -> BufferRef:
         return ref.target if isinstance(ref, PointerRef) else self._later.merged.tensor_maps[ref.index].global_address
@@ -354,16 +350,11 @@ def _same(one: Operation, two: Operation, names: Sequence[str], where: str) -> N
     for name in names:
         a, b = getattr(one, name), getattr(two, name)
         if a != b:
-            raise Different(f"{name} of {where} is {b}, in a first call {a}", _SIZE_ADVICE)
+            raise Different(f"{name} of {where} is another", _SIZE_ADVICE)
 
 
 def _integer(blob: Blob) -> int:
     return int.from_bytes(blob.raw, "little", signed=True)
-
-
-def _shown(blob: Blob) -> str:
-    """A parameter's value as a number where it can be one, or as bytes."""
-    return str(_integer(blob)) if len(blob.raw) <= max(COUNTER_BYTES) else f"{blob.data[:64]} (hex)"
 
 
 def _named(operation: Operation, index: int) -> str:

@@ -59,7 +59,7 @@ def record(
     """
     calls = [Call(arguments, axes, 1)]
     if other is not None:
-        calls.append(Call(_arguments_of(other), other.axes, 2))
+        calls.append(Call(_arguments_of(other), other.axes, 2, other_sizes=True))
     calls.append(Call(arguments, axes, len(calls) + 1))
     calls.append(Call(arguments, axes, len(calls) + 1, again=1))
     both = recordings(build, calls, profile, limits, confined)

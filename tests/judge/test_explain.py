@@ -388,3 +388,24 @@ def test_inexact_integers_are_explained(task: Task, drawn: Conditions) -> None:
     comparison = correctness.compare(output, numbers.encode(wrong.astype(np.float32), "bf16"), case)
     (cause,) = explain(comparison, expected, task.reference())
     assert "1 elements are not exact" in cause and "FP32" in cause
+
+
+@pytest.mark.parametrize("draw", ["normal", "shifted"])
+@pytest.mark.parametrize(
+    ("kernel", "said"),
+    [
+        (lambda a, b: a[:, -64:] @ b[:, -64:].T, "alone: the accumulator starts anew in between"),
+        (lambda a, b: a[:, :64] @ b[:, :64].T, "alone: what follows is not added"),
+        (lambda a, b: 0.2 * (a @ b.T), "0.2 × the reference: a scale factor is wrong"),
+    ],
+    ids=["last slice", "first slice", "factor"],
+)
+def test_a_part_of_a_sum_is_no_scale_factor(
+    task: Task, drawn: Conditions, fakes: ModuleType, draw: str, kernel: Any, said: str
+) -> None:
+    """Where inputs have a mean, a fifth of the terms is nearly a fifth of the sum."""
+    case = dataclasses.replace(drawn.cases[0], draw=draw)
+    execution = fakes.execute(task, case, kernel)
+    expected = references.expect(task, case)
+    compared = correctness.compare(expected.outputs["C"], execution.buffers["C"], case)
+    assert said in explain(compared, expected, task.reference())[0]

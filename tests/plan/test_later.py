@@ -13,16 +13,21 @@ from tests.plan.conftest import ARGUMENTS, LIMITS, SUBMISSIONS, compiled, failed
 SMALL, LARGE = 16, 24
 
 STALE = {
-    1: ("other buffers) does not do", "parameter 0", "still points to A of call 1", "make tensor maps"),
+    1: (
+        "other buffers, the sizes of call 1) does not do",
+        "parameter 0",
+        "still points to A of call 1",
+        "make tensor maps",
+    ),
     3: ("call 2 of `run`", "launch of plain", "is missing", "every call must do the whole work"),
-    4: (f"n = {SMALL}, other buffers", f"is ({LARGE}, 1, 1), in a first call ({SMALL}, 1, 1)", "from the arguments"),
-    6: (f"n = {LARGE}, other buffers", f"{4 * SMALL} bytes", f"allocates {4 * LARGE}", "enlarge it"),
+    4: ("call 2 of `run` in one process (other buffers and sizes)", "grid of operation 0", "from the arguments"),
+    6: ("call 2", "workspace0, which an earlier call allocated with fewer bytes", "enlarge it"),
     8: ("the upload of 8 bytes to where", "still points to B of call 1"),
     10: ("parameter 1", "still points to B of call 1"),
     14: ("left out here", "still points to A of call 1"),
     15: ("(memset) is missing", "every call must"),
-    20: ("call 3 of `run`", "grid of operation 0 (launch of plain) is (2, 1, 1), in a first call (1, 1, 1)"),
-    21: ("call 2 of `run`", "grid of operation 0 (launch of plain) is (1, 1, 1), in a first call (2, 1, 1)"),
+    20: ("call 3 of `run`", "grid of operation 0 (launch of plain) is another"),
+    21: ("call 2 of `run`", "grid of operation 0 (launch of plain) is another"),
     22: ("buffers and sizes of call 1 again", "launch of plain", "is missing"),
 }
 KEPT = {
@@ -78,7 +83,7 @@ def test_the_plan_is_that_of_the_first_call(later: Build) -> None:
 def test_host_code_that_fails_later_names_the_call(later: Build) -> None:
     failure = failed(recorded(later, 17, SMALL, LARGE))
     assert failure.code == "plan.host_abort"
-    assert failure.message.startswith("in call 2 of `run` in one process (mode = 17, n = 16, other buffers): ")
+    assert failure.message.startswith("in call 2 of `run` in one process (other buffers, the sizes of call 1): ")
 
 
 def test_a_workspace_that_an_earlier_call_freed_is_none(later: Build) -> None:

@@ -18,7 +18,7 @@ from ptxgym.device.emulator.placement import HOST_ALIGNMENT_BYTES, aligned, plac
 from ptxgym.device.emulator.pool import Job, Pool, keep_reproducer
 from ptxgym.device.emulator.tensor_map import pack, unsupported
 from ptxgym.device.protocol import Bytes, Execution, InstructionCount, RunOptions
-from ptxgym.device.sampling import PERIOD_STEP_BYTES, Sample, SampledLaunch, Written, units_of
+from ptxgym.device.sampling import PERIOD_STEP_BYTES, Sample, SampledLaunch, SampledUnit, Written, units_of
 from ptxgym.errors import InfrastructureError, UsageError, WorkerDied
 from ptxgym.plan.model import (
     Blob,
@@ -110,6 +110,7 @@ class EmulatorDevice:
         patterns: Mapping[str, Bytes],
         units: Sequence[Sequence[int]],
         budgets: Sequence[int],
+        more: Sequence[Sequence[int]] = (),
     ) -> Sample | Failure:
         """Run a few CTAs of `plan`; see `sampling.Sampler.sample`.
 
@@ -120,7 +121,7 @@ class EmulatorDevice:
         refused = _refusal(plan)
         if refused is not None:
             return refused
-        job = _sample_job(build, plan, patterns, units, budgets)
+        job = _sample_job(build, plan, patterns, units, budgets, more)
         with self._pool.worker() as worker:
             arena = worker.arena(job.arena_bytes)
             for buffer in job.header["buffers"]:
@@ -234,6 +235,7 @@ def _sample_job(
     patterns: Mapping[str, Bytes],
     units: Sequence[Sequence[int]],
     budgets: Sequence[int],
+    more: Sequence[Sequence[int]],
 ) -> Job:
     """Return the job whose inputs lie in the arena by the period, and whose other buffers are the worker's own."""
     job = _job(build, plan, RunOptions(threads=1))
@@ -243,24 +245,41 @@ def _sample_job(
         if buffer["role"] == "input":
             buffer["offset"], buffer["period"] = at, patterns[buffer["name"]].nbytes
             at = aligned(at + buffer["period"], PERIOD_STEP_BYTES)
-    asked = [{"units": list(tried), "budget": budget} for tried, budget in zip(units, budgets, strict=True)]
+    further = [list(tried) for tried in more] if len(units) == 1 else []
+    asked = [
+        {"units": list(tried), "budget": budget, "more": further} for tried, budget in zip(units, budgets, strict=True)
+    ]
     return Job({**job.header, "sample": asked}, job.blobs, at)
 
 
 def _sampled(build: Build, plan: LaunchPlan, answer: Mapping[str, Any], blobs: list[bytes]) -> Sample:
-    launches, outputs = [], [buffer.name for buffer in plan.buffers if buffer.role == "output"]
-    for done, launch, records in zip(answer["launches"], plan.launches, blobs, strict=False):
-        found = np.frombuffer(records, RECORD_DTYPE)
+    alone = len(plan.launches) == 1
+    outputs = [buffer.name for buffer in plan.buffers if buffer.role == "output"] if alone else []
+    left = iter(blobs)
+
+    def unit(done: Mapping[str, Any], kernel: str) -> SampledUnit:
+        found = np.frombuffer(next(left), RECORD_DTYPE)
         fatal = found[found["fatal"] != 0][:1]
-        named = findings_of(fatal, _sources(build, answer)[done["kernel"]]) if len(fatal) else []
+        named = findings_of(fatal, _sources(build, answer)[kernel]) if len(fatal) else []
+        written = {
+            name: Written(np.frombuffer(next(left), np.int64), np.frombuffer(next(left), np.uint8)) for name in outputs
+        }
         message = named[0].message if named else ""
-        launches.append(SampledLaunch(units=units_of(launch), message=message, **done))
-    pairs = blobs[len(launches) :]
-    written = {
-        name: Written(np.frombuffer(offsets, np.int64), np.frombuffer(data, np.uint8))
-        for name, offsets, data in zip(outputs, pairs[0::2], pairs[1::2], strict=False)
-    }
-    return Sample(tuple(launches), written)
+        return SampledUnit(done["unit"], done["end"], message, frozenset(done["forms"]), done["elsewhere"], written)
+
+    return Sample(
+        tuple(
+            SampledLaunch(
+                done["kernel"],
+                units_of(launch),
+                done["ran"],
+                done["idle"],
+                done["blind"],
+                tuple(unit(one, done["kernel"]) for one in done["worked"]),
+            )
+            for done, launch in zip(answer["launches"], plan.launches, strict=False)
+        )
+    )
 
 
 def overlapping(plan: LaunchPlan) -> tuple[Launch, ...]:

@@ -36,7 +36,9 @@ _PEEK_PER_WARP = 40
 _WARP_LANES = 32
 _MAP_FIXED = 0x10
 _STORES = ("st.", "atom.", "red.", "cp.async.bulk", "cp.reduce.async.bulk", "multimem.")
+_LOADS = ("ld.", "ldu.", "atom.", "cp.async.", "tensormap.")
 _ELSEWHERE = (".shared", ".local")
+_MOST_BYTES = 256 << 20
 
 
 def run_sample(
@@ -66,25 +68,29 @@ def _run(
     job: Mapping[str, Any], blobs: Sequence[bytes], memory: Memory, loaded: LoadedModule
 ) -> tuple[dict[str, Any], list[bytes]]:
     launches: list[dict[str, Any]] = []
-    records: list[bytes] = []
-    written: list[bytes] = []
+    sent: list[bytes] = []
     alone = len(job["sample"]) == 1
+    outputs = [item["name"] for item in job["buffers"] if item["role"] == "output"] if alone else []
+    elsewhere = _Elsewhere(job, memory)
     for operation in job["operations"]:
         if operation["kind"] == "launch":
             asked = job["sample"][len(launches)]
             units = _Units(operation, job["options"], blobs, memory, loaded)
-            worked = units.search(asked["units"], int(asked["budget"]))
-            if alone:
-                outputs = [item["name"] for item in job["buffers"] if item["role"] == "output"]
+            for tried in (asked["units"], *asked["more"]):
+                if not units.search(tried, int(asked["budget"])):
+                    break
                 written = [part for name in outputs for part in _written(memory.buffers[name])]
+                units.done["worked"][-1]["elsewhere"] = elsewhere.stored()
+                sent += [units.records, *written]
+                if units.done["worked"][-1]["end"] != "ok":
+                    break
             units.peek(asked["units"])
             launches.append({"kernel": operation["kernel"], **units.done})
-            records.append(b"" if worked is None else worked.records)
         elif operation["kind"] != "copy" and (operation["kind"] != "memset" or operation["value"]):
             _move_unmarked(operation, blobs, memory)
     names = dict.fromkeys(launch["kernel"] for launch in launches)
     kernels = [described_kernel(loaded, name, with_chains=True) for name in names]
-    return {"outcome": "sampled", "launches": launches, "kernels": kernels}, [*records, *written]
+    return {"outcome": "sampled", "launches": launches, "kernels": kernels}, sent
 
 
 def _move_unmarked(operation: Mapping[str, Any], blobs: Sequence[bytes], memory: Memory) -> None:
@@ -110,33 +116,47 @@ class _Units:
     ) -> None:
         program = loaded.programs[operation["kernel"]]
         parameters = parameters_of(program, operation, blobs)
+        self._forms = program.decoded.forms
         self._stores = np.array([_stores_globally(form) for form in program.decoded.forms], bool)
+        self._loads = np.array([_loads_globally(form) for form in program.decoded.forms], bool)
         self._run: Callable[[int, int], LaunchOutcome] = lambda unit, budget: program.launch(
             launch_shape(operation, options, budget, unit), memory.ascending, parameters
         )
         self._warps = -(-math.prod(operation["block"]) // _WARP_LANES) * math.prod(operation["cluster"] or (1,))
-        self.done: dict[str, Any] = {"ran": 0, "idle": 0, "end": "ok", "unit": -1}
+        self.done: dict[str, Any] = {"ran": 0, "idle": 0, "blind": 0, "worked": []}
+        self.records = b""
+        self._idle_before = 0
 
-    def search(self, units: Sequence[int], budget: int) -> LaunchOutcome | None:
-        """Run units until one works, and return what it did; None where none does."""
+    def search(self, units: Sequence[int], budget: int) -> bool:
+        """Run units until one works, and note what it did; return whether one does."""
         for unit in units:
             result = self._run(unit, budget)
             if not self._count(result):
-                self.done |= {"end": OUTCOME_NAMES[result.outcome], "unit": unit}
-                return result
+                executed = {self._forms[at] for at in np.flatnonzero(result.warp_counts).tolist()}
+                end = OUTCOME_NAMES[result.outcome]
+                self.done["worked"].append({"end": end, "unit": unit, "forms": sorted(executed)})
+                self.records = result.records
+                return True
             budget = max(0, budget - result.warp_instructions)
-        return None
+        return False
 
     def peek(self, units: Sequence[int]) -> None:
         """Look which of further units start to work, up to `_PEEKS` in all."""
-        for unit in units[self.done["ran"] : _PEEKS]:
+        for unit in units[self._first() : _PEEKS]:
             self._count(self._run(unit, _PEEK_PER_WARP * self._warps))
+
+    def _first(self) -> int:
+        """Return how many units of the first search have run."""
+        return 1 + self._idle_before if self.done["worked"] else self._idle_before
 
     def _count(self, result: LaunchOutcome) -> bool:
         """Count a unit that has run, and return whether it was idle: ended without a store to global memory."""
         idle = result.outcome is Outcome.OK and not bool(result.thread_counts[self._stores].any())
         self.done["ran"] += 1
         self.done["idle"] += idle
+        self.done["blind"] += idle and not bool(result.thread_counts[self._loads].any())
+        if idle and not self.done["worked"]:
+            self._idle_before += 1
         return idle
 
 
@@ -149,8 +169,35 @@ def _stores_globally(form: str) -> bool:
     return not any(space in form for space in _ELSEWHERE)
 
 
+def _loads_globally(form: str) -> bool:
+    """Return whether an instruction may read global memory."""
+    if form.startswith("cp.async.bulk"):
+        return ".global.shared" not in form
+    return form.startswith(_LOADS) and not any(space in form for space in (*_ELSEWHERE, ".param", ".const"))
+
+
+class _Elsewhere:
+    """Memory that is no argument: workspaces, and the variables of the module."""
+
+    def __init__(self, job: Mapping[str, Any], memory: Memory) -> None:
+        arguments = {item["name"] for item in job["buffers"] if item["role"] in ("input", "output")}
+        others = [buffer for name, buffer in memory.buffers.items() if name not in arguments and not buffer.read_only]
+        self._large = any(buffer.data.size > _MOST_BYTES for buffer in others)
+        self._workspaces = [buffer for buffer in others if buffer.initialised is not None]
+        variables = [buffer for buffer in others if buffer.initialised is None]
+        self._variables = [] if self._large else [(buffer.data, buffer.data.copy()) for buffer in variables]
+
+    def stored(self) -> bool:
+        """Return whether something was stored there; where there is much of it nobody looks, and it counts."""
+        return (
+            self._large
+            or any(space.initialised is not None and bool(space.initialised.any()) for space in self._workspaces)
+            or any(not np.array_equal(now, before) for now, before in self._variables)
+        )
+
+
 def _written(buffer: PlacedBuffer) -> list[bytes]:
-    """Return offsets and values of the bytes that were written."""
+    """Return offsets and values of the bytes that were written, and forget that they were."""
     marks = buffer.initialised
     assert marks is not None
     whole = marks.size // 8 * 8
@@ -158,6 +205,7 @@ def _written(buffer: PlacedBuffer) -> list[bytes]:
     candidates = (words[:, None] * 8 + np.arange(8)).reshape(-1)
     candidates = np.concatenate([candidates, np.arange(whole, marks.size)])
     offsets = candidates[marks[candidates] != 0].astype(np.int64)
+    marks[offsets] = 0
     return [offsets.tobytes(), buffer.data[offsets].tobytes()]
 
 
