@@ -88,7 +88,14 @@ _SHARED = (
         "shared memory",
         "Nothing is read before it is written, nor while another thread writes it.",
         "PTX ISA 8",
-        ("smem.race", "smem.uninitialised", "memory.uninitialised", "memory.lane_conflict", "register.uninitialised"),
+        (
+            "smem.race",
+            "global.race",
+            "smem.uninitialised",
+            "memory.uninitialised",
+            "memory.lane_conflict",
+            "register.uninitialised",
+        ),
     ),
 )
 

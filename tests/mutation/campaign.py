@@ -19,6 +19,7 @@ from ptxgym.plan.model import LaunchPlan
 from ptxgym.verdict import Failure, Finding, Severity, Status
 from tests.mutation.operators import Operator, ptx_operators
 from tests.mutation.operators_cluster import cluster_operators
+from tests.mutation.operators_global import global_operators
 from tests.mutation.operators_tcgen05 import tcgen05_operators
 from tests.mutation.plans import plan_mutants
 from tests.mutation.sites import KernelText
@@ -93,7 +94,7 @@ class Subject:
 def operators(stage_bytes: Mapping[str, int]) -> tuple[Operator, ...]:
     """Return all operators on PTX, for stages of that many bytes of operand `A` and `B`."""
     sizes = dict(stage_bytes)
-    return (*ptx_operators(sizes), *tcgen05_operators(sizes), *cluster_operators())
+    return (*ptx_operators(sizes), *tcgen05_operators(sizes), *cluster_operators(), *global_operators())
 
 
 def subjects(target: Target) -> Iterator[Subject]:

@@ -65,4 +65,5 @@ def _launch_mutants(launch: Launch) -> Iterator[tuple[str, str, Launch]]:
             "one row of tiles less",
             launch.model_copy(update={"grid": (grid[0], grid[1] - 1, grid[2])}),
         )
-    yield "launch.block", "one warpgroup less", launch.model_copy(update={"block": (launch.block[0] - 128, 1, 1)})
+    if launch.block[0] > 128:
+        yield "launch.block", "one warpgroup less", launch.model_copy(update={"block": (launch.block[0] - 128, 1, 1)})

@@ -15,6 +15,7 @@ from ptxgym.judge.numbers import decode
 from ptxgym.plan import Argument, LaunchPlan, device_profile, record
 from ptxgym.task import Axes, Draw, load_arch, load_task
 from tests.mutation.campaign import Target
+from tests.mutation.cross_cta import CROSS_CTA, load_cross_cta
 
 
 class Known(NamedTuple):
@@ -81,7 +82,7 @@ HOPPER = (*GEMM, "attn_fwd", "attn_fwd_causal", "attn_bwd", "attn_bwd_causal")
 BLACKWELL = (
     "gemm_b200", "gemm_pair_b200", "attn_fwd_b200", "attn_fwd_causal_b200", "attn_bwd_b200", "attn_bwd_causal_b200",
 )  # fmt: skip
-SOLUTIONS = (*HOPPER, *BLACKWELL)
+SOLUTIONS = (*HOPPER, *BLACKWELL, *CROSS_CTA)
 """Whose mutants make the campaign."""
 PROCESSORS = 2
 """A small GPU, so that each CTA of a persistent kernel walks several tiles, and what goes on across tiles is seen."""
@@ -89,6 +90,8 @@ PROCESSORS = 2
 
 def load(name: str) -> Target:
     """Build and record the kernel `name`, and draw its inputs."""
+    if name in CROSS_CTA:
+        return load_cross_cta(name)
     return _load(name, _KNOWN[name].axes, lambda: _load(name, _KNOWN[name].larger))
 
 

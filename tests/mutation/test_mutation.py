@@ -25,6 +25,7 @@ from tests.mutation.campaign import (
     source_lines,
     subjects,
 )  # fmt: skip
+from tests.mutation.cross_cta import CROSS_CTA
 from tests.mutation.document import document
 from tests.mutation.sites import KernelText
 from tests.mutation.survivors import SURVIVORS, Survivor, argued
@@ -32,7 +33,7 @@ from tests.mutation.targets import SOLUTIONS, STAGE_BYTES, load
 
 HOPPER = ("oracle", "wgmma")
 BLACKWELL = ("gemm_pair_b200", "gemm_b200", "attn_bwd_b200")
-SAMPLED = (*HOPPER, *BLACKWELL)
+SAMPLED = (*HOPPER, *BLACKWELL, *CROSS_CTA)
 """Kernels that have a site for every operator, the quickest of each generation first."""
 DESCRIPTORS = tuple(f"{part}.{letter}" for letter in "AB" for part in ("descriptor.stride", "descriptor.swizzle"))
 PLAN_OPERATORS = ("map.swizzle", "map.box", "map.bounds", "map.stride", "launch.smem", "launch.grid", "launch.block")

@@ -1,5 +1,6 @@
 // Checks of memory accesses: bounds, alignment, uninitialised reads, and what shadow and proof must know.
 #include "access.hpp"
+#include "global_access.hpp"
 
 namespace {
 
@@ -124,6 +125,7 @@ bool resolve(Cta& cta, Cta& owner, Warp& w, const Inst& inst, uint32_t mask, Spa
           Buffer& own = *cta.find_buffer(a.at[l], each);
           if (kind != Kind::Store && own.initialised) read_uninitialised(cta, w, inst, own, a, 1u << l);
           allowed &= cta.note_access(own, a.at[l] - own.base, each, access_of(kind));
+          if (cta.grid.order && !own.read_only) order_global(cta, w, inst, own, a.at[l], each, each, access_of(kind));
           a.at[l] = reinterpret_cast<uint64_t>(own.data) + (a.at[l] - own.base);
         });
         return allowed;
@@ -136,6 +138,10 @@ bool resolve(Cta& cta, Cta& owner, Warp& w, const Inst& inst, uint32_t mask, Spa
           allowed &= cta.note_access(*buffer, from - buffer->base, bytes, access_of(kind));
         });
       if (!allowed) return false;
+      if (cta.grid.order && (kind != Kind::Load || buffer->ordered || mods_order(inst.mods) != O_WEAK))
+        for_ranges(a, mask, [&](uint64_t from, uint64_t bytes) {
+          order_global(cta, w, inst, *buffer, from, bytes, each, access_of(kind));
+        });
       base = buffer->data;
       a.shift(buffer->base);
       return true;

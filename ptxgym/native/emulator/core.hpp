@@ -23,6 +23,7 @@ constexpr int LANES = 32;
 constexpr uint32_t FULL_MASK = 0xffffffffu;
 
 struct Cta;
+class GlobalOrder;
 struct Recurrence;
 struct Warp;
 struct Grid;
@@ -250,6 +251,7 @@ struct Buffer {
   const char* name;
   uint32_t read_only;  // const data: stores are faults
   uint32_t is_input;
+  bool ordered = false;  // reads are kept for Grid::order: the kernel writes it, or may
 };
 
 // ---- programs
@@ -456,6 +458,7 @@ struct Grid {
   uint64_t max_findings = 200;
   std::vector<Buffer> buffers;  // ascending bases
   const uint8_t* params = nullptr;
+  std::shared_ptr<GlobalOrder> order;  // of accesses to global memory; nullptr: not looked at
 
   explicit Grid(const Program& p) : program(p) {}
 };

@@ -91,7 +91,7 @@ bool time_out_waits(Cta& cta) {
 }  // namespace
 
 Cta::Cta(Grid& g, const Program& p) : grid(g), program(p) {
-  shadow = p.kernel.features & (FEAT_SHARED | FEAT_ASYNC | FEAT_BARRIER) ? make_shadow(*this) : nullptr;
+  shadow = p.kernel.features & (FEAT_SHARED | FEAT_ASYNC | FEAT_BARRIER | FEAT_COMMUNICATES) ? make_shadow(*this) : nullptr;
   findings.limit = g.max_findings;
 }
 

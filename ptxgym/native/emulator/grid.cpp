@@ -9,6 +9,7 @@
 #include <map>
 #include <thread>
 
+#include "global_order.hpp"
 #include "schedule.hpp"
 
 namespace {
@@ -227,6 +228,7 @@ void run_batch(Grid& grid, unsigned threads, uint64_t begin, uint64_t end, Launc
       unit.start(index);
       unit.run_to_end();
       executed += unit.warp_instructions();
+      if (grid.order) grid.order->settle();
       units[index - begin].take(unit);
       for (const auto& cta : unit.ctas) cta->hand_over(counters[self]);
       if (unit.failed()) {
@@ -269,6 +271,7 @@ LaunchResult run_communicating(Grid& grid) {
   Counters counters(grid.program.kernel.ninst);
   LaunchResult result = nothing_yet(grid);
   const auto take = [&](Unit& unit) {
+    if (grid.order) grid.order->settle();
     UnitResult taken;
     taken.take(unit);
     for (const auto& cta : unit.ctas) cta->hand_over(counters);
@@ -380,10 +383,17 @@ LaunchResult launch(Grid& grid, unsigned threads, uint64_t only) {
     if (only <= units_of(grid)) run_batch(grid, 1, only - 1, only, alone);
     return finished(std::move(alone));
   }
-  if (grid.program.kernel.features & FEAT_COMMUNICATES && units_of(grid) > 1) return finished(run_communicating(grid));
+  if (grid.program.kernel.features & FEAT_COMMUNICATES && grid.ctas > 1) {
+    grid.order = std::make_shared<GlobalOrder>(grid, true);
+    if (units_of(grid) > 1) return finished(run_communicating(grid));
+  }
   threads = static_cast<unsigned>(std::min<uint64_t>(std::max(threads, 1u), units_of(grid)));
   LaunchResult result = nothing_yet(grid);
+  const auto in_order = [&] {
+    if (!grid.order && units_of(grid) > 1) grid.order = std::make_shared<GlobalOrder>(grid, false);
+  };
   if (threads == 1) {
+    in_order();
     run_independent(grid, 1, result);
     return finished(std::move(result));
   }
@@ -396,6 +406,7 @@ LaunchResult launch(Grid& grid, unsigned threads, uint64_t only) {
     grid.conflict = false;
     result = nothing_yet(grid);
     result.reran = true;
+    in_order();
     run_independent(grid, 1, result);
   }
   return finished(std::move(result));

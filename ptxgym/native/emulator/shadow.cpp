@@ -36,7 +36,7 @@ bool acquires(uint8_t order) { return order == O_ACQUIRE || order == O_ACQ_REL |
 }  // namespace
 
 std::unique_ptr<Shadow> make_shadow(Cta& cta) {
-  const uint32_t needed = FEAT_SHARED | FEAT_ASYNC | FEAT_BARRIER | FEAT_TARGET;
+  const uint32_t needed = FEAT_SHARED | FEAT_ASYNC | FEAT_BARRIER | FEAT_TARGET | FEAT_COMMUNICATES;
   if (!(cta.program.kernel.features & needed)) return std::make_unique<NullShadow>();
   return std::make_unique<ShadowState>(cta);
 }
@@ -312,9 +312,10 @@ void ShadowState::acquire_flag(WarpState& w, uint32_t addr, bool acquire) {
   if (grew) changed(w);
 }
 
-void ShadowState::fence(Warp& warp, int) {
+void ShadowState::fence(Warp& warp, int inst) {
   settle();
   WarpState& w = of(warp);
+  if (cta_.grid.order) fence_global(w, cta_.program.kernel.inst[inst]);
   if (w.has_to_acquire) {
     w.now.join(w.to_acquire);
     w.to_acquire.clear();

@@ -20,6 +20,9 @@ struct Cta;
 struct Warp;
 struct Mbar;
 struct Operand;
+struct Buffer;
+struct GlobalTouch;
+class GlobalOrder;
 
 enum class Async : uint8_t { TmaLoad, TmaStore, BulkLoad, BulkStore, CpAsync, Wgmma, StAsync, Reduce, Tcgen05 };
 
@@ -39,6 +42,10 @@ struct Shadow {
   virtual void fence(Warp&, int) {}               // membar, fence.acq_rel, fence.sc of any scope
   virtual void proxy_fence(Warp&, int inst) = 0;  // fence.proxy.async of any space that includes shared::cta
   virtual void mbar_init_fence(Warp&, int) {}     // fence.mbarrier_init
+
+  // ---- global memory of a launch whose CTAs communicate (global_order.hpp): (warp, order, access, buffer, address,
+  // bytes, bytes of a lane)
+  virtual void global(Warp&, GlobalOrder&, GlobalTouch&, Buffer&, uint64_t, uint64_t, uint64_t) {}
 
   // ---- named barriers: arrive when a warp (some of its lanes) arrives, complete when the count is full, depart as
   // each waiter goes on

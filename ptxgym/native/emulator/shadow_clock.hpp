@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <vector>
+#include "global_clock.hpp"
 
 // One component per logical thread. Components are handed out densely as threads appear; a missing one counts as 0.
 class Clock {
@@ -27,6 +28,7 @@ class Clock {
     return grew != 0;
   }
   void clear() { times_.clear(); }
+  bool empty() const { return times_.empty(); }
 
  private:
   std::vector<uint32_t> times_;
@@ -38,11 +40,16 @@ struct Knowledge {
   Clock published;  // generic writes that a fence.proxy.async made visible to the async proxy
   Clock likely;     // `seen`, and order that hardware gives in practice
   Clock tensor;     // accesses to tensor memory that tcgen05.fence::before_thread_sync or tcgen05.commit handed over
+  ForeignRef foreign, foreign_likely;  // `seen` and `likely` of other CTAs
+  Clock flushed;                       // what fences of scope .gpu made visible to all: a relaxed store after them releases it
+  ForeignRef foreign_flushed;
 
   bool join(const Knowledge& other) {
     const bool a = seen.join(other.seen), b = published.join(other.published), c = likely.join(other.likely);
     const bool d = tensor.join(other.tensor);
-    return a || b || c || d;
+    const bool e = ::join(foreign, other.foreign), f = ::join(foreign_likely, other.foreign_likely);
+    const bool g = flushed.join(other.flushed), h = ::join(foreign_flushed, other.foreign_flushed);
+    return a || b || c || d || e || f || g || h;
   }
   void raise(uint32_t component, uint32_t time) {
     seen.raise(component, time);
@@ -53,6 +60,8 @@ struct Knowledge {
     published.clear();
     likely.clear();
     tensor.clear();
+    flushed.clear();
+    foreign = foreign_likely = foreign_flushed = nullptr;
   }
 };
 

@@ -120,6 +120,11 @@ struct WarpState {
   Knowledge at_fence;    // at the last memory fence: what a relaxed store after it releases
   Knowledge to_acquire;  // what relaxed loads saw released: a fence acquires it
   bool fenced = false, has_to_acquire = false;
+  ForeignRef fence_near;                        // what the last fence of scope .cluster or wider releases
+  ForeignRef to_acquire_wide, to_acquire_near;  // what relaxed loads of global memory saw released
+  uint64_t last_flag = 0;                       // that was looked at, and what it held then
+  uint32_t last_flag_version = 0;
+  uint8_t last_flag_order = 0;
   uint32_t begun = 0;  // CTAs of the cluster that surely have, by rank
   uint32_t component = 0;
   uint32_t time = 1;
@@ -185,6 +190,7 @@ class ShadowState final : public Shadow {
   void atomic(Warp&, int inst, uint32_t addr, uint32_t bytes) override;
   void fence(Warp&, int inst) override;
   void proxy_fence(Warp&, int inst) override;
+  void global(Warp&, GlobalOrder&, GlobalTouch&, Buffer&, uint64_t address, uint64_t bytes, uint64_t each) override;
   void mbar_init_fence(Warp&, int inst) override;
   void bar_arrive(Warp&, int id) override;
   void bar_complete(int id) override;
@@ -242,6 +248,13 @@ class ShadowState final : public Shadow {
   Touch own_touch(const Warp&, int inst, Kind, bool write);
   void changed(WarpState& w) { w.version = ++shared_->versions; }
   void tick(WarpState&);
+  ForeignRef message(const Clock& own, const ForeignRef& others) const;
+  void take(WarpState&, const ForeignRef&);
+  void take_near(WarpState&, const ForeignRef&);
+  void acquire_global(WarpState&, GlobalOrder&, uint64_t address, uint8_t order, uint8_t scope);
+  void release_global(WarpState&, GlobalOrder&, uint64_t address, uint64_t bytes, uint64_t each, uint8_t order,
+                      uint8_t scope);
+  void fence_global(WarpState&, const Inst&);
   uint32_t number_of(const WarpState&, const Touch&);
   void touch(Warp&, const Touch&, uint32_t addr, uint32_t bytes);
   uint32_t next_history(Warp&, const Touch&, uint32_t history, uint32_t addr, uint32_t bytes);

@@ -1,5 +1,6 @@
 // Tensor copies in tile mode: cp.async.bulk.tensor between global and shared memory (PTX ISA 9.7.9.25.5.2, 5.5).
 #include <algorithm>
+#include "global_access.hpp"
 #include "matrix_types.hpp"
 #include "tensor.hpp"
 
@@ -295,6 +296,7 @@ bool resolve(Cta& cta, Warp& warp, const Inst& inst, int lane, uint64_t map_addr
                     "of every buffer; check its globalDim and globalStrides",
                     line.count * size, hex(line.address));
     }
+    if (cta.grid.order) order_copy(cta, warp, inst, line.address, uint64_t{line.count} * size, access);
   }
   if (!inside) note_outside(cta, warp, inst, lane, map, coords, access);
   return true;

@@ -1,0 +1,12 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.device.emulator.hazards.harness import Kernels, compile_ptx
+
+
+@pytest.fixture(scope="session")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
+    return compile_ptx(Path(__file__).parent / "kernels.cu", tmp_path_factory.mktemp("order"))
