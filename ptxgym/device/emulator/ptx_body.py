@@ -28,7 +28,8 @@ from ptxgym.device.emulator.ptx import (
 )
 from ptxgym.device.emulator.ptx_cursor import BINARY_OPERATORS, Cursor
 
-_LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+(\d+)(?:[^/]*?inlined_at\s+(\d+)\s+(\d+)\s+(\d+))?")
+_N = r"(\d{1,9})(?!\d)"
+_LOC = re.compile(rf"\.loc\s+{_N}\s+{_N}\s+{_N}(?:[^/]*?inlined_at\s+{_N}\s+{_N}\s+{_N})?")
 _NUMBERED = re.compile(r"(.*?)(\d+)", flags=re.S)
 _FOLLOWS_OPERAND = frozenset({",", ";"})
 _CONSTANT_START = DIGITS | frozenset("-+~!(")

@@ -275,3 +275,9 @@ def test_deep_nesting_and_huge_numbers_are_typed_errors() -> None:
             DecodedModule.parse(kernel(body)).kernel("k")
     with pytest.raises(PtxSyntaxError):
         parse_module(kernel("ret;", ".global .b8 x[99999999999999];"))
+
+
+def test_a_line_beyond_all_files_is_no_line() -> None:
+    for line in ("4294967296", "1" * 5000):
+        text = kernel(f".reg .b32 r;\n.loc 1 {line} 0\nmov.u32 r, 1; ret;", '.file 1 "k.cu"\n')
+        assert DecodedModule.parse(text).kernel("k").lines.tolist() == [0, 0]
