@@ -82,7 +82,8 @@ def campaign(
     report, end, told = Report(), time.monotonic() + seconds, 0
     while time.monotonic() < end:
         for kind in kinds:
-            run_seeds(kind, first, batch if kind == "programs" else 3 * batch, modules, report)
+            many = 1 if kind == "programs" else 3
+            run_seeds(kind, many * first, many * batch, modules, report)
             for fault in report.faults[told:]:
                 say(f"{fault.kind} seed {fault.seed}: {fault.outcome}: {fault.detail}")
                 if fault.kind == "programs" and fault.outcome != "died":

@@ -23,7 +23,7 @@ from tests.device.emulator.hazards.harness import compile_ptx
 from tests.mutation.campaign import Target
 
 FOLDER = Path(__file__).parent / "cross_cta"
-THREADS, ROWS = 64, 3
+THREADS, ROWS = 64, 5
 STAGE_BYTES = {"A": 128, "B": 128}
 """They have no stages; what would be a mutant of one is none here."""
 Floats = NDArray[np.float64]
@@ -48,7 +48,7 @@ def _pairs(data: Floats) -> Floats:
 _EXPECTED: dict[str, tuple[int, Callable[[Floats], Floats]]] = {
     "split_k": (5, _sum),
     "in_turn": (4, _sum),
-    "grid_barrier": (4, _averages),
+    "grid_barrier": (6, _averages),
     "cluster_sum": (4, _pairs),
 }
 """CTAs, and what the kernel makes of [CTAs, rows, threads]."""

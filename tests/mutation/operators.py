@@ -172,6 +172,7 @@ PROXY_FENCE = r"fence\.proxy\.async"
 INIT = r"mbarrier\.init"
 USE = r"mbarrier\.(?!init)|tcgen05\.commit"
 GLOBAL = r"st\.global"
+READ = r"ld\.shared"
 
 
 def _one_more(match: re.Match[str]) -> str:
@@ -179,10 +180,11 @@ def _one_more(match: re.Match[str]) -> str:
 
 
 def _drops() -> Iterator[Operator]:
-    yield Operator("drop.mbarrier_wait", WAIT, pass_wait, (LOAD, EXPECT, WRITE, *SUMS), (LOAD, MULTIPLY), COMMIT)
+    yield Operator("drop.mbarrier_wait", WAIT, pass_wait, (LOAD, EXPECT, WRITE, READ, *SUMS), (LOAD, MULTIPLY), COMMIT)
     yield Operator("drop.wgmma_wait", r"wgmma\.wait_group", drop, after=(ARRIVE, FILL, GLOBAL), every=WGMMA)
     yield Operator("drop.bulk_wait", BULK_WAIT, drop, after=(FILL,), before=(STORE,))
-    yield Operator("drop.bar_sync", BAR_SYNC, drop, (STORE, FILL), (FILL, INIT, STORE), f"{USE}|{TMEM}")
+    read, written = r"ld\.global", r"st\.global"
+    yield Operator("drop.bar_sync", BAR_SYNC, drop, (STORE, FILL, read), (FILL, INIT, STORE, written), f"{USE}|{TMEM}")
     yield Operator("drop.wgmma_fence", r"wgmma\.fence", drop, after=(WGMMA,))
     yield Operator("drop.proxy_fence", PROXY_FENCE, drop, after=(STORE, LOAD), before=(FILL, INIT))
     yield Operator("drop.mbarrier_init_fence", r"fence\.mbarrier_init", drop, after=(LOAD,), before=(INIT,))
@@ -208,7 +210,7 @@ def _moves() -> Iterator[Operator]:
 
 def _numbers(stage_a: int) -> Iterator[Operator]:
     flip = operand(SECOND, 32, "xor.b32 {new}, {old}, 1")
-    yield Operator("parity.flip", WAIT, flip, (LOAD, EXPECT, WRITE, *SUMS), (LOAD, ARRIVE, MULTIPLY), COMMIT)
+    yield Operator("parity.flip", WAIT, flip, (LOAD, EXPECT, WRITE, READ, *SUMS), (LOAD, ARRIVE, MULTIPLY), COMMIT)
     yield Operator("count.init_more", INIT, plus(SECOND, 1), every=USE, detail="count + 1")
     yield Operator("count.init_less", INIT, plus(SECOND, -1), every=f"{USE}|{LOAD}|{MULTIPLY}", detail="count - 1")
     twice = rewrite(r"\];", lambda _: "], 2;")

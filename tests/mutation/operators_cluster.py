@@ -59,7 +59,7 @@ def _orders() -> Iterator[Operator]:
     yield Operator("drop.cluster_arrive", CLUSTER_ARRIVE, drop, every=CLUSTER_WAIT)
     yield Operator("drop.cluster_wait", CLUSTER_WAIT, drop, every=f"{CLUSTER_ARRIVE}|{told}")
     yield Operator("relaxed.cluster_arrive", CLUSTER_ARRIVE, _word(".release", ".relaxed"), every=told)
-    used = f"{LOAD}|{MMA}|{READ_SUMS}|{COMMIT}|wgmma"
+    used = f"{LOAD}|{MMA}|{READ_SUMS}|{COMMIT}|wgmma|ld\\.shared|st\\.shared::cluster"
     yield Operator("relaxed.arrive", ARRIVE, _relaxed(r"mbarrier\.arrive", "release"), every=f"{WAIT}|{used}")
     wait = _relaxed(r"mbarrier\.(?:try|test)_wait\.parity", "acquire")
     yield Operator("relaxed.wait", WAIT, wait, every=f"{ARRIVE}|{used}|st|ld")

@@ -13,7 +13,6 @@ FLAG_LOAD = r"ld\.(?:acquire|relaxed|volatile)"
 FLAG_STORE = r"st\.(?:release|relaxed|volatile)"
 COUNTER = r"(?:atom|red)\.(?!shared|async)"
 DATA = r"(?:ld|st)\.global"
-BAR = r"bar\.sync|barrier\.sync"
 TOLD = f"{FENCE}|{FLAG_LOAD}|{FLAG_STORE}|{COUNTER}|{DATA}"
 
 
@@ -54,10 +53,3 @@ def _global() -> Iterator[Operator]:
     yield Operator("flag.early", f"{FLAG_LOAD}|atom\\.(?!shared|async)", _early, every=TOLD, detail="one too early")
     yield Operator("drop.flag_store", FLAG_STORE, drop, every=TOLD)
     yield Operator("drop.counter", r"red\.(?!shared|async)", drop, every=TOLD)
-    yield Operator("drop.global_bar", f"(?=.*)(?:{BAR})", _drop_between, every=TOLD, detail="bar.sync beside a flag")
-
-
-def _drop_between(kernel: KernelText, statement: Statement) -> dict[int, str] | None:
-    """Remove a barrier of a kernel that has flags or counters in global memory."""
-    talks = next(iter(kernel.matching(f"{FLAG_LOAD}|{FLAG_STORE}|{COUNTER}")), None)
-    return drop(kernel, statement) if talks else None

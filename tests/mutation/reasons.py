@@ -104,3 +104,16 @@ NOTHING_READ = (
     "A warp that skips a block has read nothing of the slot since the arrival of the round before, which orders what "
     "it read then: this arrival has nothing to hand on."
 )
+ONE_COUNTER = "All CTAs count at the other address, which is zero as well: another counter, and as good as the first."
+LAST_ARRIVAL = (
+    "A real fault: the barrier lets CTAs go on that miss one arrival. It shows where the CTA that is not waited for is "
+    "the one whose data are used, which is a matter of the schedule: of three none has it so."
+)
+CLUSTER_BARRIER = (
+    "The cluster's barrier releases and acquires, which makes the initialisation visible to threads; the fence is for "
+    "relaxed arrivals and for the async proxy, and nothing is copied here."
+)
+INIT_FENCE = (
+    "fence.mbarrier_init.release.cluster stands before it: with a relaxed arrival it makes the initialisation visible to "
+    "the cluster (PTX ISA 9.7.13.4), and nothing else is handed over."
+)

@@ -51,7 +51,7 @@ class KernelText:
     """The PTX of a module, by lines, with the interesting statements of its kernels."""
 
     INTERESTING = re.compile(
-        r"^(?:@!?%\w+\s+)?((?:wgmma|tcgen05|mbarrier|fence|membar|cp\.async|bar|barrier|stmatrix|ldmatrix|st\.shared|st\.global|st\.[bfsu]\d+|ld\.global|(?:ld|st)\.(?:acquire|relaxed|release|volatile)|atom|red)\b[\w.:]*)"
+        r"^(?:@!?%\w+\s+)?((?:wgmma|tcgen05|mbarrier|fence|membar|cp\.async|bar|barrier|stmatrix|ldmatrix|st\.shared|st\.global|st\.[bfsu]\d+|ld\.global|ld\.shared|(?:ld|st)\.(?:acquire|relaxed|release|volatile)|atom|red)\b[\w.:]*)"
     )
 
     def __init__(self, ptx: str) -> None:

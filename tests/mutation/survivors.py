@@ -153,6 +153,11 @@ SURVIVORS = (
         Survivor(kernel, "drop.tcgen05_relinquish", r'asm volatile\("tcgen05\.relinquish.*', reasons.ONE_CTA)
         for kernel in _BLACKWELL
     ),
+    Survivor("split_k", "flag.other_counter", r'asm volatile\("atom\.relaxed.*', reasons.ONE_COUNTER),
+    Survivor("grid_barrier", "flag.early", r'asm volatile\("ld\.acquire.*', reasons.LAST_ARRIVAL, kind="hole"),
+    Survivor("cluster_sum", "drop.mbarrier_init_fence", _INIT_FENCE, reasons.CLUSTER_BARRIER),
+    Survivor("cluster_sum", "relaxed.cluster_arrive", r'asm volatile\("barrier\.cluster\.arrive.*', reasons.INIT_FENCE),
+    Survivor("cluster_sum", "count.init_less", r'asm volatile\("mbarrier\.init.*', reasons.LANES, kind="hole"),
 )
 
 

@@ -31,8 +31,8 @@ __global__ __cluster_dims__(2, 1, 1) void cluster_sum(const float* input, float*
   }
   uint32_t done;
   do {
-    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], 0;\n"
-                 "selp.b32 %0, 1, 0, p; }"
+    asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], 0;\n"
+                 "selp.b32 %0, 1, 0, p;\n}"
                  : "=r"(done)
                  : "r"(address(&barrier))
                  : "memory");
