@@ -114,6 +114,6 @@ CLUSTER_BARRIER = (
     "relaxed arrivals and for the async proxy, and nothing is copied here."
 )
 INIT_FENCE = (
-    "fence.mbarrier_init.release.cluster stands before it: with a relaxed arrival it makes the initialisation visible to "
-    "the cluster (PTX ISA 9.7.13.4), and nothing else is handed over."
+    "fence.mbarrier_init.release.cluster stands before it: with a relaxed arrival it makes the initialisation visible "
+    "to the cluster (PTX ISA 9.7.13.4), and nothing else is handed over."
 )
