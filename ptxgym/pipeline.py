@@ -184,7 +184,7 @@ def emulated(
             ablation = runner.run(drawn.cases[0], RunOptions(zero_target_results=True))
     with dossier.timed("judge"):
         judgement = judge(task, arch, drawn, executions, schedules=stressed, ablation=ablation)
-    if judgement.status is Status.OK and second_call.finds_something(built, plans.values()):
+    if judgement.status is Status.OK and second_call.finds_something(built, plans.values(), judgement):
         with dossier.timed("second call"):
             again = second_call.check(built, task, device_profile(arch), stress, setting.device, judgement)
         return Emulated(again, printed=printed, first=executions[0])

@@ -2,13 +2,16 @@
 
 A plan is a first call, and every replay of it finds device variables as the module has them and workspaces that nobody
 wrote. Callers call again: what host code kept between calls, and what kernels left in it and in `__device__` variables,
-is there. Only a submission that keeps something is run twice, at the smallest size, on other inputs each time.
+is there, and outputs hold anything. Only a submission that keeps something, or reads memory that nobody wrote, is run
+twice, at the smallest size, on other inputs each time; outputs of the second call and workspaces hold zeros there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+
+import numpy as np
 
 from ptxgym.build import Build
 from ptxgym.device.protocol import Device, RunOptions
@@ -17,17 +20,19 @@ from ptxgym.judge.correctness import compare
 from ptxgym.judge.judge import Judgement, with_second_call
 from ptxgym.judge.references import expect
 from ptxgym.plan import DeviceProfile, LaunchPlan
+from ptxgym.plan.model import BufferRef, Memset
 from ptxgym.plan.module import module_of
 from ptxgym.recording import record_two_calls
 from ptxgym.task import Task
 from ptxgym.verdict import Failure, Status
 
-_ADVICE = "leave it as the next call needs it, or set it up in every call"
+_ADVICE = "write outputs whatever they hold; leave other memory as the next call needs it, or set it up in every call"
 
 
-def finds_something(built: Build, plans: Iterable[LaunchPlan]) -> bool:
-    """Return whether a second call may find what a first one left."""
-    return bool(module_of(built).globals) or any(plan.kept for plan in plans)
+def finds_something(built: Build, plans: Iterable[LaunchPlan], judgement: Judgement) -> bool:
+    """Return whether a second call may find what a first one left, or reads what it finds in its outputs."""
+    reads = any(finding.code == "memory.uninitialised" for finding in judgement.findings)
+    return reads or bool(module_of(built).globals) or any(plan.kept for plan in plans)
 
 
 def check(
@@ -51,6 +56,8 @@ def check(
         return plan
     before = buffers(task, replace(case, seed=case.seed ^ 1))
     given = {**{f"{name}#1": data for name, data in before.items()}, **buffers(task, case)}
+    given |= {tensor.name: np.zeros_like(given[tensor.name]) for tensor in task.outputs}
+    plan = _over_zeros(plan)
     options = RunOptions(warp_instruction_budget=2 * task.warp_instruction_budget(case.axes))
     execution = device.run(built, plan, given, options)
     found = _found(built, plan)
@@ -67,8 +74,22 @@ def check(
     return judgement
 
 
+def _over_zeros(plan: LaunchPlan) -> LaunchPlan:
+    """Return the plan with workspaces of zeros, as a driver often gives them, instead of the device's pattern."""
+    spaces = [buffer for buffer in plan.buffers if buffer.role == "workspace" and buffer.size_bytes]
+    first = [
+        Memset(target=BufferRef(buffer=space.name), value=0, width_bytes=1, count=space.size_bytes) for space in spaces
+    ]
+    rest = [
+        operation.model_copy(update={"after": tuple(earlier + len(first) for earlier in operation.after)})
+        for operation in plan.operations
+    ]
+    return plan.model_copy(update={"operations": (*first, *rest)})
+
+
 def _found(built: Build, plan: LaunchPlan) -> str:
     """Name what both calls share."""
     spaces = [buffer.name for buffer in plan.buffers if buffer.role == "workspace"]
     variables = [f"`{name}`" for name in sorted(module_of(built).globals)]
-    return f"{', '.join([*spaces, *variables]) or 'the same memory'} as the first one left it"
+    left = f"{', '.join([*spaces, *variables])} as the first one left it and " if spaces or variables else ""
+    return f"{left}zeros in outputs and new workspaces"
