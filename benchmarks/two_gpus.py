@@ -29,6 +29,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from types import TracebackType
@@ -147,7 +148,7 @@ class RehearsedBackend(LocalBackend):
     def check(self, fleet: Fleet) -> None:
         """Accept any fleet."""
 
-    def hire(self, role: Role, config: StationConfig) -> WorkerProcess:
+    def hire(self, role: Role, config: StationConfig, tell: Callable[[str], None]) -> WorkerProcess:
         """Start a worker that sees no GPU."""
         return WorkerProcess(config, role.name)
 

@@ -8,6 +8,7 @@ import json
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -46,8 +47,13 @@ class Backend(Protocol):
         """
         ...
 
-    def hire(self, role: Role, config: StationConfig) -> Described:
+    def hire(self, role: Role, config: StationConfig, tell: Callable[[str], None]) -> Described:
         """Start a worker and wait until it is ready.
+
+        Args:
+            role: The place that it fills.
+            config: What it must know.
+            tell: Takes what is waited for, where that takes long.
 
         Raises:
             InfrastructureError: if it does not come up; trying again may help.
@@ -96,7 +102,7 @@ class LocalBackend:
         """Accept a fleet that this machine can hold; see `Backend.check`."""
         check_local(fleet)
 
-    def hire(self, role: Role, config: StationConfig) -> Described:
+    def hire(self, role: Role, config: StationConfig, tell: Callable[[str], None]) -> Described:
         """Start a worker; see `Backend.hire`."""
         gpu = self._gpu(role)
         return WorkerProcess(config, f"{role.name} #{next(self._numbers)}", gpu.uuid if gpu is not None else "")

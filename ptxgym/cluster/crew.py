@@ -114,6 +114,11 @@ class Crew:
                 found.setdefault(vacancy.trouble, []).append(name)
         return found
 
+    def awaited(self, role: Role, what: str) -> None:
+        """Note what a worker that is being hired waits for."""
+        if (vacancy := self._vacancies.get(role.name)) is not None:
+            vacancy.trouble = what
+
     def hopeless(self) -> bool:
         """Whether there is no worker, and hiring for each role has failed several times in a row."""
         return not self.hands and all(vacancy.failures >= HOPELESS for vacancy in self._vacancies.values())

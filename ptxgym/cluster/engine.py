@@ -48,7 +48,7 @@ class Engine:
         limits: Limits,
         results: Results,
         backend: Backend,
-        hire: Callable[[Role], Described],
+        hire: Callable[[Role, Callable[[str], None]], Described],
         expected: Mapping[str, str],
         grown: Callable[[], Sequence[Role]] | None = None,
     ) -> None:
@@ -59,7 +59,7 @@ class Engine:
             limits: How much is taken on.
             results: What is remembered.
             backend: Where workers live.
-            hire: Starts a worker there and waits for it; called on threads of their own.
+            hire: Starts a worker there and waits for it, and tells what for; called on threads of their own.
             expected: Versions that workers must have; of what else they name, they must have the same.
             grown: Returns the roles that there might be by now; asked every few seconds. None: those at the start.
         """
@@ -237,7 +237,7 @@ class Engine:
 
     def _accepted(self, role: Role) -> Worker:
         """Hire a worker whose versions, and GPU, are those of this process and of the others."""
-        worker = self._hire_one(role)
+        worker = self._hire_one(role, lambda what: self._inbox.put(lambda: self._scheduler.awaited(role, what)))
         with self._accepting:
             if differ := self._differences(role, worker.description):
                 worker.kill()

@@ -27,7 +27,7 @@ from ptxgym.cluster.work import Role
 from ptxgym.errors import InfrastructureError, ResourcesMissing, UsageError
 
 PLACE_LIMIT_S = 30.0
-"""For Ray to place an actor, where what it needs is taken."""
+"""For Ray to place an actor, before it is told what is waited for."""
 HIRE_POLL_S = 1.0
 CLOSE_LIMIT_S = 5.0
 SHUN_S = 600.0
@@ -82,14 +82,14 @@ class RayBackend:
                 "emulate (a fleet without gpus), or add nodes (`ray status` shows them)"
             )
 
-    def hire(self, role: Role, config: StationConfig) -> RayWorker:
+    def hire(self, role: Role, config: StationConfig, tell: Callable[[str], None]) -> RayWorker:
         """Start an actor; see `Backend.hire`."""
         with self._hired:
             self._hiring += 1
             if self._board is None:
                 self._board = _board()
         try:
-            return self._started(role, config)
+            return self._started(role, config, tell)
         finally:
             with self._hired:
                 self._hiring -= 1
@@ -120,12 +120,12 @@ class RayBackend:
         if self._connected_here:
             threading.Thread(target=ray.shutdown, name="ptxgym-ray-shutdown", daemon=True).start()
 
-    def _started(self, role: Role, config: StationConfig) -> RayWorker:
+    def _started(self, role: Role, config: StationConfig, tell: Callable[[str], None]) -> RayWorker:
         name = f"{role.name} #{next(self._workers)}"
         actor: Any = ray.remote(Host).options(**self._options(role)).remote(config, name)
         try:
             until = time.monotonic() + START_LIMIT_S
-            node = self._answer(actor.where.remote(), until, lambda waited_s: self._check_room(role, name, waited_s))
+            node = self._answer(actor.where.remote(), until, lambda waited_s: self._tell_of_room(role, waited_s, tell))
             until = time.monotonic() + START_LIMIT_S
             return RayWorker(actor, name, node, self._answer(actor.start.remote(), until))
         except TimeoutError:
@@ -166,18 +166,18 @@ class RayBackend:
             if now > until:
                 raise TimeoutError
 
-    def _check_room(self, role: Role, name: str, waited_s: float) -> None:
-        """Raise if Ray has not placed an actor for long since others hold what it needs."""
+    def _tell_of_room(self, role: Role, waited_s: float, tell: Callable[[str], None]) -> None:
+        """Say that Ray has no room for an actor yet; it places it as soon as there is some."""
         if waited_s < PLACE_LIMIT_S or self._head.silent_s > 2 * CLOSE_LIMIT_S:  # Ray's calls wait for the head
             return
         available: Any = ray.available_resources  # untyped
         free: Mapping[str, float] = available()
-        there = resources(alive_nodes())
         kind, what = ("GPU", "GPUs") if role.accelerator else ("CPU", "CPU cores")
         if free.get(kind, 0.0) < 1:
-            raise InfrastructureError(
-                f"Ray has not placed worker {name} within {PLACE_LIMIT_S:g} s: all {there[kind]} {what} of the cluster "
-                "are taken (`ray status` shows by what); ask for a smaller fleet, add nodes, or wait"
+            total = resources(alive_nodes())[kind]
+            tell(
+                f"waits for room: all {total} {what} of the cluster are taken (`ray status` shows by what); ask for a "
+                "smaller fleet, add nodes, or wait"
             )
 
     def publish(self, status: ServiceStatus) -> None:

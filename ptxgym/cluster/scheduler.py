@@ -169,6 +169,10 @@ class Scheduler:
             said.append(f"{', '.join(names[:NAMED])}{others}: {trouble}")
         return "; ".join(said)
 
+    def awaited(self, role: Role, what: str) -> None:
+        """Note what a worker that is being hired waits for."""
+        self._crew.awaited(role, what)
+
     def hopeless(self) -> bool:
         """Whether no worker has come up, nor is likely to soon."""
         return self._crew.hopeless()

@@ -327,9 +327,9 @@ class _Hiring:
     backend: Backend
     config: StationConfig
 
-    def __call__(self, role: Role) -> Described:
+    def __call__(self, role: Role, tell: Callable[[str], None]) -> Described:
         pinned = Kind.EMULATE in role.kinds
-        return self.backend.hire(role, replace(self.config, arch=role.arch, slots=role.slots, pinned=pinned))
+        return self.backend.hire(role, replace(self.config, arch=role.arch, slots=role.slots, pinned=pinned), tell)
 
 
 @dataclass(frozen=True)

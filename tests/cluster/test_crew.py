@@ -50,6 +50,8 @@ def test_nobody_waits_for_workers_that_fail_to_start_again_and_again():
         bench.settle()
     assert bench.scheduler.hopeless()
     assert bench.scheduler.troubles() == "cpu 0: no compiler; build 0: no room"
+    bench.scheduler.awaited(BUILDER, "waits for room")
+    assert bench.scheduler.troubles() == "cpu 0: no compiler; build 0: waits for room"
     assert bench.scheduler.status().missing == bench.scheduler.troubles()
     while len(bench.hires) < 2:
         bench.wait(0.5)

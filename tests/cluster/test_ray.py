@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -101,6 +103,33 @@ def test_evaluations_go_to_the_nodes_and_the_status_shows_them(service, cluster_
         return False
 
     eventually(shown_again)
+
+
+def test_ray_s_own_endpoint_exports_the_metrics(service):
+    pytest.importorskip(
+        "prometheus_client", reason='Ray exports metrics with ray[default]: pip install "ptxgym[cluster]"'
+    )
+    service.evaluate("// counted", "gemm", "b200")
+    name = r'service="[^"]+/\d+/\d+"'
+
+    def exported() -> str:
+        found = ""
+        for node in ray.nodes():
+            with contextlib.suppress(OSError):
+                place = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+                found += urllib.request.urlopen(place, timeout=10).read().decode()
+        return found
+
+    def value(metric: str, labels: str) -> float | None:
+        """Of the newest service; labels come in the order of their names."""
+        lines = re.findall(rf"^ray_{metric}\{{(.*)\}} ([\d.e+]+)$", exported(), re.MULTILINE)
+        matching = [float(number) for said, number in lines if labels in said and re.search(name, said)]
+        return matching[-1] if matching else None
+
+    eventually(lambda: (value("ptxgym_events_total", 'event="evaluated"') or 0) >= 1)
+    assert value("ptxgym_workers_wanted", 'kind="measure"') == 1
+    eventually(lambda: value("ptxgym_workers", 'state="quarantined"') == 0)  # what nobody is in is told, too
+    assert value("ptxgym_busy_share", 'worker="H200 0"') is not None
 
 
 def test_two_services_share_a_cluster_and_one_that_finds_no_room_says_so(service, monkeypatch):
