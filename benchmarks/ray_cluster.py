@@ -88,7 +88,6 @@ class Nodes:
         import ray
         from ray.cluster_utils import Cluster
 
-        os.environ.setdefault("RAY_agent_register_timeout_ms", "300000")  # on a busy machine a node's agent is slow
         self._folder, self._numbers = folder, iter(range(1000))
         self.cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
         self.nodes = [self.add() for _ in range(count)]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from ray.cluster_utils import Cluster
 
 TRIES = 4
-"""A node that is not up within 30 s, as on a busy machine, is an error to Ray."""
-os.environ.setdefault("RAY_agent_register_timeout_ms", "300000")  # a node ends if its agent is slower
+"""A node that is not up within 30 s, or whose agent is not within 15, as on a busy machine, is an error to Ray."""
 
 
 def new_cluster() -> Any:
