@@ -1,8 +1,8 @@
-// Sums of 8-bit floating-point elements by a tensor core, for wgmma and mma.sync.
+// 8-bit floating-point elements of wgmma and mma.sync, and their sums by wgmma.
 //
 // With them a Hopper tensor core keeps 13 binary places below the greatest exponent, and 13 of an fp32 result's mantissa; an
 // fp16 result is rounded from the sum itself. An H200 agrees bit for bit on tests/golden (wgmma/elements); MMA-Sim, arXiv
-// 2511.10909, says the same of fp32 results. That mma.sync sums like wgmma is not measured.
+// 2511.10909, says the same of fp32 results.
 #pragma once
 #include "matrix_sum.hpp"
 
