@@ -24,6 +24,7 @@ import concurrent.futures
 import hashlib
 import itertools
 import json
+import math
 import os
 import random
 import re
@@ -92,6 +93,7 @@ class Kept(Evaluator):
     def __init__(self, folder: Path, device: str, judged: Mapping[str, Verdict] | None = None) -> None:
         super().__init__(device, secret=SECRET, tier="rl" if device == "cuda" else "standard")
         self._folder = folder
+        self._template = load_template(TEMPLATE)
         self._verdicts = dict(judged or {})
         """By the hash of the text; those of another machine, and those that were read."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -99,11 +101,16 @@ class Kept(Evaluator):
     def evaluate(self, text: str, *asked: Any, **more: Any) -> Verdict:
         key = hashlib.sha256(text.encode()).hexdigest()
         if key not in self._verdicts:
-            path = self._folder / f"{key}.json"
-            if not path.exists():
-                write_whole(path, super().evaluate(text, *asked, **more).model_dump_json())
-            self._verdicts[key] = Verdict.model_validate_json(path.read_bytes())
+            judged = self._kept(assertions_alike(self._template, text), *asked, **more)
+            own = judged.provenance.model_copy(update={"source_sha256": key})
+            self._verdicts[key] = judged.model_copy(update={"provenance": own})
         return self._verdicts[key]
+
+    def _kept(self, text: str, *asked: Any, **more: Any) -> Verdict:
+        path = self._folder / f"{hashlib.sha256(text.encode()).hexdigest()}.json"
+        if not path.exists():
+            write_whole(path, super().evaluate(text, *asked, **more).model_dump_json())
+        return Verdict.model_validate_json(path.read_bytes())
 
 
 _LINE = r"^constexpr int {} = (\d+);$"
@@ -121,26 +128,28 @@ def with_knobs(text: str, values: Mapping[str, int]) -> str:
     return text
 
 
+def knobs_of(template: KnobTemplate, text: str) -> Setting:
+    return {knob.name: read_knob(text, knob.name) for knob in template.knobs}
+
+
+def assertions_alike(template: KnobTemplate, text: str) -> str:
+    """The text itself; of those whose assertions fail alike, by tile, consumers and stages, one for all."""
+    if compiles(knobs_of(template, text)):
+        return text
+    asserted = ("kTileM", "kTileN", "kConsumers", "kStages")
+    return with_knobs(text, {k.name: int(k.choices[0]) for k in template.knobs if k.name not in asserted})
+
+
 @contextmanager
 def shared_builds(template: KnobTemplate) -> Iterator[None]:
     """Compile one text of those that share device code, for evaluations one after the other in this process."""
     whole_build, whole_record = pipeline.build, recording.record
     common = {name: int(knob.choices[0]) for knob in template.knobs if (name := knob.name) in PARAMETERS}
     asked: list[Setting] = [{}]
-    failures: dict[str, Any] = {}
 
     def build(text: str, **more: Any) -> Any:
-        setting = {knob.name: read_knob(text, knob.name) for knob in template.knobs}
-        asked[0] = setting
-        if compiles(setting):
-            return whole_build(with_knobs(text, common), **more)
-        # Assertions fail by tile, consumers and stages alone.
-        others = {knob.name: int(knob.choices[0]) for knob in template.knobs}
-        kept = ("kTileM", "kTileN", "kConsumers", "kStages")
-        representative = with_knobs(text, {name: value for name, value in others.items() if name not in kept})
-        if representative not in failures:
-            failures[representative] = whole_build(representative, **more)
-        return failures[representative]
+        asked[0] = knobs_of(template, text)
+        return whole_build(with_knobs(text, common) if compiles(asked[0]) else text, **more)
 
     def record(*of: Any, **more: Any) -> Any:
         plan = whole_record(*of, **more)
@@ -311,22 +320,39 @@ def _write_arm(out: Path, arm: str, seed: int, found: Sequence[tuple[Setting, fl
 
 
 def read_judged(template: KnobTemplate, path: Path) -> dict[str, Verdict]:
-    """The verdicts of another machine by the hash of the text.
-
-    Every right setting must be among them: an emulated score is no score of a GPU.
-    """
-    found = {
-        template.render(template.choose(each["setting"])): Verdict.model_validate(each["verdict"])
-        for each in json.loads(path.read_text())["judged"]
-    }
-    missing = [
-        setting
-        for setting in settings(template)
-        if is_right(setting) and template.render(template.choose(setting)) not in found
+    """Verdicts of another machine by the hash of the text; right settings that it did not reach get the nearest's."""
+    measured = [each for each in json.loads(path.read_text())["judged"] if each["timing"]]
+    unlike = [each["setting"] for each in measured if not is_right(each["setting"])]
+    if unlike or not measured:
+        raise SystemExit(f"{path} has no times, or times of settings that are not right, such as {unlike[:1]}")
+    errors = [
+        abs(each["score"] - _nearest(each["setting"], [other for other in measured if other is not each])["score"])
+        for each in measured
     ]
-    if missing:
-        raise SystemExit(f"{path} lacks {len(missing)} right settings, such as {missing[0]}")
-    return {hashlib.sha256(text.encode()).hexdigest(): verdict for text, verdict in found.items()}
+    print(
+        f"{len(measured)} measured; the nearest other foretells a score to within {statistics.fmean(errors):.3f} "
+        f"on average, {max(errors):.3f} at worst",
+        flush=True,
+    )
+    found = {}
+    for setting in filter(is_right, settings(template)):
+        verdict = Verdict.model_validate(_nearest(setting, measured)["verdict"])
+        text = template.render(template.choose(setting))
+        found[hashlib.sha256(text.encode()).hexdigest()] = verdict
+    return found
+
+
+def _nearest(setting: Setting, measured: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What was measured that has the same tile and consumers, then swizzle, then stages, then order of release."""
+
+    def distance(each: dict[str, Any]) -> tuple[float, ...]:
+        other = each["setting"]
+        stages = abs(math.log2(int(setting["kStages"]) / other["kStages"]))
+        differ = {name: setting[name] != other[name] for name in setting}
+        tile = sum(differ[name] for name in ("kTileM", "kTileN", "kConsumers"))
+        return tile, differ["kSpan"], stages, differ["kPending"], differ["kLag"]
+
+    return min(measured, key=distance)
 
 
 def best_so_far(scores: Sequence[float], number: int) -> list[float]:
