@@ -111,13 +111,17 @@ class _Generator:
             return self.collective(depth), 1
         if kind < 0.90 and uniform and not self.exited:
             return self.together(), 1
-        if kind < 0.905 and uniform and depth == 0 and not self.exited and self.shape.cluster == 1:
+        if kind < 0.905 and uniform and depth == 0 and self.may_exit():
             self.exited = True
             return Exit(self.register("p")), 3
         if depth < 4 and left > 2:
             inside = chance.randint(1, min(left - 1, 8))
             return self.nested(inside, depth, uniform), inside + 1
         return self.op(), 1
+
+    def may_exit(self) -> bool:
+        """One warp: no barrier waits for warps that have exited, and nothing orders what they did before."""
+        return not self.exited and self.shape.cluster == 1 and self.shape.block <= 32
 
     def nested(self, inside: int, depth: int, uniform: bool) -> Statement:
         chance, kind = self.chance, self.chance.random()
