@@ -1,10 +1,10 @@
-"""PPO against random search over the 69,120 settings of the template gemm/h100/ring, of which 204 are right.
+"""PPO against random search over 5,760 settings of the template gemm/h100/ring, of which 102 are right.
 
 Both may evaluate equally many *distinct* settings; a setting that was evaluated before is free. PPO is what
 `ptxgym train rllib ppo` runs, random search draws without repetition. Verdicts are kept by the hash of the text, so
 that seeds share them, and a run that was ended goes on.
 
-    python benchmarks/ppo_knobs.py run OUT [--device emulator|cuda] [--seeds 0 1 2 3 4] [--evaluations 300]
+    python benchmarks/ppo_knobs.py run OUT [--device emulator|cuda] [--seeds 0 1 2 3 4] [--evaluations 200]
     python benchmarks/ppo_knobs.py judge --device cuda --out JUDGED.json [--limit-s 290]
     python benchmarks/ppo_knobs.py run OUT --judged JUDGED.json     # with the verdicts of a GPU elsewhere
     python benchmarks/ppo_knobs.py check OUT                        # formula and shared builds, see below
@@ -47,7 +47,7 @@ PARAMETERS = ("kStages", "kLag", "kArrivals", "kExpect", "kStep", "kStride", "kM
 """Knobs that reach the kernel as parameters, in the order of the kernel's `Schedule`."""
 SLOT_K_BYTES = 128
 """Of a row of either operand in a slot."""
-EVALUATIONS, RIGHT_SCORE = 300, 0.5
+EVALUATIONS, RIGHT_SCORE = 200, 0.5
 ARMS = ("ppo", "random")
 NUMBERS = ("area", "best", "mean", "right", "first_right")
 NAMES = {"ppo": "PPO (RLlib)", "random": "random search"}
@@ -283,7 +283,7 @@ def run(out: Path, device: str, seeds: Sequence[int], evaluations: int, judged: 
     from ptxgym.train.rllib import JOURNALS, ppo
     from ptxgym.train.run import FRONT
 
-    template = load_template(TEMPLATE)
+    template = load_template(TEMPLATE).keep(load_train_recipe("ppo", PpoRecipe).keep)
     elsewhere = {} if judged is None else read_judged(template, judged)
     sharing = shared_builds(template) if device == "emulator" else nullcontext()
     with Kept(out / "verdicts", device, elsewhere) as evaluator, sharing:

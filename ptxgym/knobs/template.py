@@ -34,7 +34,7 @@ class Knob(Value):
 
     name: Annotated[str, Field(pattern=_IDENTIFIER)]
     """As the text has it."""
-    choices: tuple[Choice, ...] = Field(min_length=2)
+    choices: tuple[Choice, ...] = Field(min_length=1)
     """All truth values, all numbers, or all expressions; in an order that means something, where there is one."""
     summary: str = ""
 
@@ -142,10 +142,7 @@ class KnobTemplate(Value):
         for knob in self.knobs:
             if knob.name not in setting:
                 raise UsageError(f"the setting gives knob {knob.name!r} no value; choices: {knob.choices}")
-            value = setting[knob.name]
-            if value not in knob.choices or type(value) is not type(knob.choices[0]):
-                raise UsageError(f"{knob.name} = {value!r} is no choice of template {self.name}: {knob.choices}")
-            found.append(knob.choices.index(value))
+            found.append(knob.choices.index(self._choice(knob, setting[knob.name])))
         return tuple(found)
 
     def render(self, action: Sequence[int]) -> str:
@@ -157,6 +154,24 @@ class KnobTemplate(Value):
         chosen = zip(self.knobs, self._checked(action), strict=True)
         lines = "\n".join(knob.declaration(choice) for knob, choice in chosen)
         return MARK.sub(lambda _: lines, self.text)
+
+    def keep(self, values: Mapping[str, bool | int | str]) -> KnobTemplate:
+        """Return the template with some knobs left at one value each; texts of the settings that remain are the same.
+
+        Raises:
+            UsageError: if a knob is unknown, or has no such choice.
+        """
+        known = {knob.name: knob for knob in self.knobs}
+        for name, value in values.items():
+            if name not in known:
+                raise UsageError(content.unknown(f"knob of template {self.name}", name, known))
+            known[name] = known[name].model_copy(update={"choices": (self._choice(known[name], value),)})
+        return self.model_copy(update={"knobs": tuple(known.values())})
+
+    def _choice(self, knob: Knob, value: bool | int | str) -> bool | int | str:
+        if value not in knob.choices or type(value) is not type(knob.choices[0]):
+            raise UsageError(f"{knob.name} = {value!r} is no choice of template {self.name}: {knob.choices}")
+        return value
 
     def _checked(self, action: Sequence[int]) -> tuple[int, ...]:
         if len(action) != len(self.knobs):

@@ -7,7 +7,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from pydantic import Field, JsonValue, ValidationError, field_validator, model_validator
+from pydantic import (
+    Field,
+    JsonValue,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from ptxgym import content
 from ptxgym.device.cuda.model import Tier
@@ -131,6 +140,8 @@ class PpoRecipe(RunRecipe):
 
     template: str
     """A name, or a file that ends in `.toml` (`ptxgym.knobs.load_template`)."""
+    keep: dict[str, StrictBool | StrictInt | StrictStr] = Field(default_factory=dict)
+    """Knobs that are not turned, and their values."""
     env: Turning = Turning()
     device: str = "auto"
     """Where kernels are judged: `auto`, `emulator`, `cuda`, or the address of a service."""

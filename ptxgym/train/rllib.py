@@ -75,7 +75,7 @@ def ppo(
         UsageError: if recipe or folder do not fit, or RLlib or PyTorch is missing.
         InfrastructureError: if the folder cannot be written.
     """
-    template = load_template(recipe.template)
+    template = load_template(recipe.template).keep(recipe.keep)
     need("torch", WHO, EXTRA)
     ray = need("ray", WHO, EXTRA)
     need("ray.rllib", WHO, EXTRA)
@@ -83,6 +83,7 @@ def ppo(
     folder = folder.resolve()
     settings = {
         "template": str(Path(recipe.template).resolve()) if recipe.template.endswith(".toml") else recipe.template,
+        "keep": recipe.keep,
         **recipe.env.model_dump(),
         "device": recipe.device,
         "tier": recipe.tier,
@@ -128,7 +129,7 @@ def make_env(settings: Mapping[str, Any]) -> Any:
     from ptxgym.knobs.env import KnobEnv
 
     env = KnobEnv(
-        settings["template"],
+        load_template(settings["template"]).keep(settings["keep"]),
         turns=settings["turns"],
         reward=settings["reward"],
         ladder=settings["ladder"],

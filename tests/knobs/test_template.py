@@ -63,7 +63,7 @@ def test_what_would_continue_the_line_is_no_expression(tmp_path: Path) -> None:
         (HEAD + KNOBS, TEXT.replace("kFast", "kSlow"), "knob 'kFast' stands nowhere in the text"),
         (HEAD + KNOBS, TEXT.replace("kFast", "kFaster"), "knob 'kFast' stands nowhere in the text"),
         (HEAD + KNOBS.replace("kFast", "kTile"), TEXT, "two knobs are named 'kTile'"),
-        (HEAD + KNOBS.replace("[64, -128]", "[64]"), TEXT, r"knobs\.0\.choices"),
+        (HEAD + KNOBS.replace("[64, -128]", "[]"), TEXT, r"knobs\.0\.choices"),
         (HEAD + KNOBS.replace("[64, -128]", "[64, 64]"), TEXT, "a choice is there twice"),
         (HEAD + KNOBS.replace("[64, -128]", "[0, true]"), TEXT, "all truth values, all numbers, or all texts"),
         (HEAD + KNOBS.replace("[64, -128]", "[64, 4294967296]"), TEXT, "4294967296 does not fit into an int"),
@@ -107,6 +107,18 @@ def test_choices_and_values_are_told_apart(tmp_path: Path) -> None:
             template.choose(setting)
     with pytest.raises(UsageError, match="setting 12 is none of the 12"):
         template.action(12)
+
+
+def test_what_is_kept_is_not_turned_and_texts_stay(tmp_path: Path) -> None:
+    whole = load_template(written(tmp_path))
+    kept = whole.keep({"kSwizzle": "1 + 2", "kFast": True})
+    assert (kept.sizes, kept.size) == ((2, 1, 1), 2)
+    assert kept.render((1, 0, 0)) == whole.render((1, 2, 1))
+    assert whole.keep({}) == whole
+    with pytest.raises(UsageError, match="did you mean 'kTile'"):
+        whole.keep({"kTiles": 64})
+    with pytest.raises(UsageError, match="kFast = 1 is no choice"):
+        whole.keep({"kFast": 1})
 
 
 def test_templates_in_a_users_folder_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
