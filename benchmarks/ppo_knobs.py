@@ -4,9 +4,10 @@ Both may evaluate equally many *distinct* settings; a setting that was evaluated
 `ptxgym train rllib ppo` runs, random search draws without repetition. Verdicts are kept by the hash of the text, so
 that seeds share them, and a run that was ended goes on.
 
-    python benchmarks/ppo_knobs.py run OUT [--device emulator|cuda] [--seeds 0 1 2 3 4] [--evaluations 200]
+    python benchmarks/ppo_knobs.py run OUT [--device emulator|cuda] [--seeds 0 1 2 3 4] [--evaluations 500]
     python benchmarks/ppo_knobs.py judge --device cuda --out JUDGED.json [--limit-s 290]
     python benchmarks/ppo_knobs.py run OUT --judged JUDGED.json     # with the verdicts of a GPU elsewhere
+    python benchmarks/ppo_knobs.py run OUT --foretold               # by rules, where no verdict is kept
     python benchmarks/ppo_knobs.py check OUT                        # formula and shared builds, see below
     python benchmarks/ppo_knobs.py summary OUT
     python benchmarks/ppo_knobs.py plot OUT [OUT …] --svg CURVES.svg
@@ -40,14 +41,14 @@ from ptxgym import pipeline, recording
 from ptxgym.evaluator import Evaluator
 from ptxgym.knobs.template import KnobTemplate, Setting, load_template
 from ptxgym.store.lines import write_whole
-from ptxgym.verdict import Verdict
+from ptxgym.verdict import Provenance, Stage, Status, Verdict
 
 TEMPLATE, TASK, ARCH, SECRET = "gemm/h100/ring", "gemm", "h100", "ppo-knobs"
 PARAMETERS = ("kStages", "kLag", "kArrivals", "kExpect", "kStep", "kStride", "kMode")
 """Knobs that reach the kernel as parameters, in the order of the kernel's `Schedule`."""
 SLOT_K_BYTES = 128
 """Of a row of either operand in a slot."""
-EVALUATIONS, RIGHT_SCORE = 200, 0.5
+EVALUATIONS, RIGHT_SCORE = 500, 0.5
 ARMS = ("ppo", "random")
 NUMBERS = ("area", "best", "mean", "right", "first_right")
 NAMES = {"ppo": "PPO (RLlib)", "random": "random search"}
@@ -111,6 +112,33 @@ class Kept(Evaluator):
         if not path.exists():
             write_whole(path, super().evaluate(text, *asked, **more).model_dump_json())
         return Verdict.model_validate_json(path.read_bytes())
+
+
+def foretell(setting: Setting) -> tuple[Stage, Status, float]:
+    """How far a setting comes, and its score, by rules: what of a verdict decides rewards under one turn an episode."""
+    if not compiles(setting):
+        return Stage.BUILD, Status.COMPILE_ERROR, 0.0
+    if setting["kExpect"] != slot_bytes(setting) or setting["kArrivals"] != setting["kConsumers"]:
+        return Stage.EXECUTE, Status.HANG, 0.0
+    span = int(setting["kSpan"])
+    if int(setting["kStride"]) * 16 > 8 * span:
+        return Stage.EXECUTE, Status.RUNTIME_FAULT, 0.0  # the last rows lie outside of shared memory
+    if setting["kMode"] != {128: 1, 64: 2}[span] or setting["kStep"] == 4:
+        return Stage.JUDGE, Status.WRONG_OUTPUT, 0.0  # with findings that are errors
+    if setting["kPending"] == 1 and setting["kLag"] == 0:
+        return Stage.JUDGE, Status.HAZARD, 0.0
+    return (Stage.JUDGE, Status.OK, 0.5) if is_right(setting) else (Stage.JUDGE, Status.WRONG_OUTPUT, 0.05)
+
+
+class Foretold(Kept):
+    """Takes verdicts that are kept, or of another machine, and foretells all others."""
+
+    def _kept(self, text: str, *asked: Any, **more: Any) -> Verdict:
+        if (self._folder / f"{hashlib.sha256(text.encode()).hexdigest()}.json").exists():
+            return super()._kept(text)
+        stage, status, score = foretell(knobs_of(self._template, text))
+        of = Provenance(ptxgym="0", task=TASK, task_revision=1, arch=ARCH, source_sha256="")
+        return Verdict(stage=stage, status=status, code="foretold", message="", score=score, provenance=of)
 
 
 _LINE = r"^constexpr int {} = (\d+);$"
@@ -276,7 +304,9 @@ def _near(template: KnobTemplate, setting: Setting) -> bool:
 # ---- the campaign
 
 
-def run(out: Path, device: str, seeds: Sequence[int], evaluations: int, judged: Path | None) -> None:
+def run(
+    out: Path, device: str, seeds: Sequence[int], evaluations: int, judged: Path | None, foretold: bool = False
+) -> None:
     """Both arms for some seeds; what an earlier run has finished stays."""
     from ptxgym.knobs.journal import read_journals
     from ptxgym.train.recipe import PpoRecipe, load_train_recipe
@@ -286,7 +316,7 @@ def run(out: Path, device: str, seeds: Sequence[int], evaluations: int, judged: 
     template = load_template(TEMPLATE).keep(load_train_recipe("ppo", PpoRecipe).keep)
     elsewhere = {} if judged is None else read_judged(template, judged)
     sharing = shared_builds(template) if device == "emulator" else nullcontext()
-    with Kept(out / "verdicts", device, elsewhere) as evaluator, sharing:
+    with (Foretold if foretold else Kept)(out / "verdicts", device, elsewhere) as evaluator, sharing:
         for seed in seeds:
             recipe = load_train_recipe("ppo", PpoRecipe, {"seed": seed, "evaluations": evaluations})
             folder = out / f"ppo-{seed}"
@@ -393,13 +423,18 @@ def read_arms(out: Path) -> dict[str, list[dict[str, Any]]]:
 
 def summary(out: Path, evaluations: int) -> dict[str, Any]:
     arms = read_arms(out)
-    found = {arm: [measures(each["scores"], evaluations) for each in runs] for arm, runs in arms.items()}
+    # PPO may end before it has spent the budget: each seed is compared at as many as both arms have evaluated.
+    numbers = [min(evaluations, *(len(arms[arm][at]["scores"]) for arm in ARMS)) for at in range(len(arms["ppo"]))]
+    found = {
+        arm: [measures(each["scores"], number) for each, number in zip(runs, numbers, strict=True)]
+        for arm, runs in arms.items()
+    }
     tests = {
         name: mann_whitney([each[name] for each in found["ppo"]], [each[name] for each in found["random"]])
         for name in ("area", "best", "mean", "right")
     }
     return {
-        "evaluations": evaluations, **found, "u_and_p_one_sided": tests,
+        "evaluations": numbers, **found, "u_and_p_one_sided": tests,
         "means": {arm: {name: statistics.fmean(each[name] for each in found[arm]) for name in NUMBERS} for arm in ARMS},
         "turns": [each["turns"] for each in arms["ppo"]], "best": [each["best"] for each in arms["ppo"]],
     }  # fmt: skip
@@ -416,7 +451,7 @@ def plot(folders: Sequence[Path], evaluations: int, svg: Path) -> None:
             for each in runs:
                 counted = itertools.accumulate(score >= RIGHT_SCORE for score in each["scores"][:evaluations])
                 found = list(counted)
-                for at, value in enumerate(best_so_far(each["scores"], evaluations)):
+                for at, value in list(enumerate(best_so_far(each["scores"], evaluations)))[::5]:
                     point = {"arm": NAMES[arm], "seed": each["seed"], "at": at + 1}
                     best.append({**point, "value": value})
                     right.append({**point, "value": found[min(at, len(found) - 1)]})
@@ -460,6 +495,7 @@ def main() -> None:
     running.add_argument("--device", choices=("emulator", "cuda"), default="emulator")
     running.add_argument("--seeds", type=int, nargs="+", default=list(range(5)))
     running.add_argument("--judged", type=Path, help="of judge, on another machine")
+    running.add_argument("--foretold", action="store_true", help="evaluate nothing that OUT/verdicts does not hold")
     judging = commands.add_parser("judge")
     judging.add_argument("--device", choices=("emulator", "cuda"), default="cuda")
     judging.add_argument("--out", type=Path, required=True)
@@ -479,7 +515,7 @@ def main() -> None:
         each.add_argument("--evaluations", type=int, default=EVALUATIONS)
     chosen = parser.parse_args()
     if chosen.command == "run":
-        run(chosen.out, chosen.device, chosen.seeds, chosen.evaluations, chosen.judged)
+        run(chosen.out, chosen.device, chosen.seeds, chosen.evaluations, chosen.judged, chosen.foretold)
     elif chosen.command == "judge":
         judge(chosen.device, chosen.out, chosen.limit_s, chosen.at_once, chosen.wrong)
     elif chosen.command == "check":
