@@ -289,7 +289,7 @@ def described_kernel(loaded: LoadedModule, name: str, with_chains: bool) -> dict
     decoded = loaded.programs[name].decoded
     if with_chains and name not in loaded.chains:
         functions = loaded.module.module.functions
-        chains = {function: call_chains(functions[function]) for function, _ in dict.fromkeys(decoded.origins)}
+        chains = {function: call_chains(functions[function]) for function in {origin[0] for origin in decoded.origins}}
         loaded.chains[name] = [list(chains[function][at]) if at >= 0 else [] for function, at in decoded.origins]
     return {
         "name": name,
