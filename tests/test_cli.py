@@ -234,7 +234,7 @@ def test_verify_names_each_difference(kernels: dict[str, tuple[Solution, str]], 
     ]
 
 
-GRID = '__global__ void k(int* p) { asm volatile("tensormap.replace.tile.rank.global.b1024.b32 [%0], 1;" ::"l"(p)); }\n'
+REFUSED = '__global__ void k(int* p) { asm volatile("multimem.red.relaxed.sys.global.add.u32 [%0], 1;" ::"l"(p)); }\n'
 
 
 def test_corpus_says_what_decodes_what_is_refused_and_what_does_not_compile(
@@ -245,13 +245,13 @@ def test_corpus_says_what_decodes_what_is_refused_and_what_does_not_compile(
     good = run("corpus", tmp_path)
     assert good.code == 0 and "1 of 1 files decode wholly" in good.out
     (tmp_path / "folder.cu").mkdir()
-    (tmp_path / "refused.cu").write_text(GRID)
+    (tmp_path / "refused.cu").write_text(REFUSED)
     (tmp_path / "broken.cu").write_text("__global__ void k( {}\n")
     ran = run("corpus", tmp_path)
     assert ran.code == 1
     assert "deep/good.cu" in ran.out and "1 of 3 files decode wholly" in ran.out
-    assert "tensormap.replace" in ran.out and "does not compile" in ran.out
-    assert "refused in 1 file: tensormap.replace.tile.rank" in ran.out
+    assert "multimem.red" in ran.out and "does not compile" in ran.out
+    assert "refused in 1 file: multimem.red.relaxed" in ran.out
 
 
 def test_corpus_takes_ptx_of_other_compilers(run: Callable[..., Ran], tmp_path: Path) -> None:
