@@ -27,12 +27,16 @@ import os
 import random
 import re
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.ranks import mann_whitney
 from ptxgym.adapters.rollout import Rollout
 from ptxgym.agent.prompting import fenced
 from ptxgym.evaluator import Evaluator
@@ -253,23 +257,6 @@ def rise(scores: Sequence[float]) -> float:
     """Mean of the last fifth of the steps minus that of the first."""
     fifth = max(1, len(scores) // 5)
     return statistics.fmean(scores[-fifth:]) - statistics.fmean(scores[:fifth])
-
-
-def mann_whitney(one: Sequence[float], other: Sequence[float]) -> tuple[float, float]:
-    """U of `one` and the exact probability of one as large, if both are of one distribution (ties count half).
-
-    Over all ways to divide the values into groups of these sizes: with five seeds nothing may be taken for normal, and
-    ranks do not care that one arm scatters more than the other.
-    """
-    values = [*one, *other]
-
-    def u(chosen: Sequence[int]) -> float:
-        rest = [values[at] for at in range(len(values)) if at not in chosen]
-        return sum((values[at] > each) + (values[at] == each) / 2 for at in chosen for each in rest)
-
-    observed = u(range(len(one)))
-    all_ = [u(chosen) for chosen in itertools.combinations(range(len(values)), len(one))]
-    return observed, sum(each >= observed for each in all_) / len(all_)
 
 
 def summary(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -11,7 +13,11 @@ from ptxgym.cli.console import out, plain
 from ptxgym.cli.tracking import JSONL, TrackOption, show_where, told
 
 if TYPE_CHECKING:
+    from ptxgym.track.training import TrackedTraining
+    from ptxgym.train.recipe import GrpoRecipe, PpoRecipe, SftRecipe
     from ptxgym.train.sft import Trained
+
+R = TypeVar("R", "SftRecipe", "GrpoRecipe", "PpoRecipe")
 
 train = typer.Typer(
     help="Train models, by TRL and PEFT (the extra trl), and policies over knobs, by RLlib (the extra ray).",
@@ -40,16 +46,11 @@ def sft(
     track: TrackOption = JSONL,
 ) -> None:
     """Fine-tune a model on a set that `ptxgym fixit build` has written."""
-    from ptxgym.cli.settings import parse_settings
-    from ptxgym.track.training import TrackedTraining
-    from ptxgym.train.recipe import SftRecipe, load_train_recipe
+    from ptxgym.train.recipe import SftRecipe
     from ptxgym.train.sft import sft as run
 
-    chosen = load_train_recipe(recipe, SftRecipe, parse_settings(set_ or ()))
-    target = folder or Path("runs") / chosen.name
-    with TrackedTraining(target, track, told) as tracked:
+    with _training(recipe, SftRecipe, folder, set_, track) as (chosen, target, tracked):
         _tell(run(chosen, target, resume=resume, logs=[tracked.log], on_note=told), "loss")
-    show_where(tracked.where)
 
 
 @train.command()
@@ -61,16 +62,11 @@ def grpo(
     track: TrackOption = JSONL,
 ) -> None:
     """Train a model by GRPO on episodes of variants to train on."""
-    from ptxgym.cli.settings import parse_settings
-    from ptxgym.track.training import TrackedTraining
     from ptxgym.train.grpo import grpo as run
-    from ptxgym.train.recipe import GrpoRecipe, load_train_recipe
+    from ptxgym.train.recipe import GrpoRecipe
 
-    chosen = load_train_recipe(recipe, GrpoRecipe, parse_settings(set_ or ()))
-    target = folder or Path("runs") / chosen.name
-    with TrackedTraining(target, track, told) as tracked:
+    with _training(recipe, GrpoRecipe, folder, set_, track) as (chosen, target, tracked):
         _tell(run(chosen, target, resume=resume, logs=[tracked.log], on_rollout=tracked.rollout), "reward")
-    show_where(tracked.where)
 
 
 @train.command()
@@ -82,22 +78,33 @@ def rllib(
     track: TrackOption = JSONL,
 ) -> None:
     """Search the settings of a kernel template by PPO."""
-    from ptxgym.cli.settings import parse_settings
-    from ptxgym.track.training import TrackedTraining
-    from ptxgym.train.recipe import PpoRecipe, load_train_recipe
+    from ptxgym.train.recipe import PpoRecipe
     from ptxgym.train.rllib import ppo
 
-    chosen = load_train_recipe(recipe, PpoRecipe, parse_settings(set_ or ()))
+    with _training(recipe, PpoRecipe, folder, set_, track) as (chosen, target, tracked):
+        searched = ppo(chosen, target, resume=resume, logs=[tracked.log])
+        best = ", ".join(f"{name} = {value}" for name, value in searched.best.setting.items())
+        out.print(
+            plain(
+                f"{searched.iterations} iterations, {searched.evaluations} settings; the best scores "
+                f"{searched.best.score:.3g}: {best}; it is in {searched.kernel}"
+            )
+        )
+
+
+@contextmanager
+def _training(
+    recipe: str, kind: type[R], folder: Path | None, settings: list[str] | None, track: str
+) -> Iterator[tuple[R, Path, TrackedTraining]]:
+    """Give the recipe, the folder of its run, and what follows it; say at the end where that is to be seen."""
+    from ptxgym.cli.settings import parse_settings
+    from ptxgym.track.training import TrackedTraining
+    from ptxgym.train.recipe import load_train_recipe
+
+    chosen = load_train_recipe(recipe, kind, parse_settings(settings or ()))
     target = folder or Path("runs") / chosen.name
     with TrackedTraining(target, track, told) as tracked:
-        searched = ppo(chosen, target, resume=resume, logs=[tracked.log])
-    best = ", ".join(f"{name} = {value}" for name, value in searched.best.setting.items())
-    out.print(
-        plain(
-            f"{searched.iterations} iterations, {searched.evaluations} settings; the best scores "
-            f"{searched.best.score:.3g}: {best}; it is in {searched.kernel}"
-        )
-    )
+        yield chosen, target, tracked
     show_where(tracked.where)
 
 

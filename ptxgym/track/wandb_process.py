@@ -209,7 +209,7 @@ def send(folder: Path, say: Any) -> None:
         events = list(reader.new())
         run = WandbRun(folder, next(event for event in events if isinstance(event, Opened)))
         say({"ready": run.where})
-        over, last = False, events[-1]
+        over, last, sent = False, events[-1], False
         try:
             while events or not over:
                 for last in events:
@@ -219,11 +219,12 @@ def send(folder: Path, say: Any) -> None:
                     _end_soon()
                 events = list(reader.new())
             run.finish(failed=not isinstance(last, Ended) or last.failed)
-        except Exception:
-            _end_soon()
-            with contextlib.suppress(Exception):  # what wandb has taken so far shall not be lost
-                run.run.finish(exit_code=1)
-            raise
+            sent = True
+        finally:
+            if not sent:
+                _end_soon()
+                with contextlib.suppress(Exception):  # what wandb has taken so far shall not be lost
+                    run.run.finish(exit_code=1)
 
 
 @contextlib.contextmanager

@@ -52,7 +52,7 @@ def test_few_of_many_settings_are_right() -> None:
 
 
 def test_the_benchmark_counts_alike() -> None:
-    from benchmarks.ppo_knobs import is_right, settings
+    from benchmarks.ring_settings import is_right, settings
 
     template = load_template(NAME)
     sieved = [template.choose(setting) for setting in settings(template) if is_right(setting)]
