@@ -32,7 +32,7 @@ from ptxgym.device.emulator.ir import OP
 _D, _D2 = FIELD["d"], FIELD["d2"]
 _SOURCES = tuple(FIELD[name] for name in ("a", "b", "c", "e", "guard"))
 _OPERANDS = (_D, _D2, *_SOURCES)
-_DEFINING_VEC = frozenset(
+DEFINES_VEC = frozenset(
     OP[name]
     for name in (
         "LD",
@@ -47,6 +47,7 @@ _DEFINING_VEC = frozenset(
         "RESTORE",
     )
 )
+"""Whose first vector is written, and not read."""
 _ASYNCHRONOUS = OP["WGMMA"]
 _REGISTERS_IN_VEC2 = frozenset(OP[name] for name in ("ATOM", "RED", "MMA", "WGMMA", "WMMA_MMA"))
 _BRX, _BRA, _CALL, _CALL_INDIRECT, _RET = (OP[name] for name in ("BRX", "BRA", "CALL", "CALL_INDIRECT", "RET"))
@@ -145,7 +146,7 @@ def _reads_and_writes(
     first, second = vector_registers(row, pool)
     reads = [row[field] for field in _SOURCES]
     writes = [row[_D], row[_D2]]
-    (writes if row[OP_AT] in _DEFINING_VEC else reads).extend(first)
+    (writes if row[OP_AT] in DEFINES_VEC else reads).extend(first)
     reads.extend(second)
     return (
         tuple([index[offset] for offset in reads if offset in index]),

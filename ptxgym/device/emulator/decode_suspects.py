@@ -14,29 +14,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxgym.device.emulator.decode_allocate import Block, flow, vector_registers
+from ptxgym.device.emulator.decode_allocate import DEFINES_VEC, Block, flow, vector_registers
 from ptxgym.device.emulator.decode_grammar import FIELD, MODS_AT, OP_AT, Row
 from ptxgym.device.emulator.ir import EARLY_READ_DTYPE, OP, SPACE, UNSET_REGISTER, SharedExtent
 from ptxgym.device.emulator.ptx import Variable
 
 _SOURCES = tuple(FIELD[name] for name in ("a", "b", "c", "e"))
 _A, _B, _C, _D, _D2 = (FIELD[name] for name in ("a", "b", "c", "d", "d2"))
-_DEFINING_VEC = frozenset(
-    OP[name]
-    for name in (
-        "LD",
-        "MOV_UNPACK",
-        "LDMATRIX",
-        "ATOM",
-        "MMA",
-        "WGMMA",
-        "TCGEN05_LD",
-        "CLC_FIRST_CTAID",
-        "WMMA_LOAD",
-        "WMMA_MMA",
-        "RESTORE",
-    )
-)
+_DEFINING_VEC = DEFINES_VEC | {OP["WGMMA"]}  # which reads its accumulators only where it does not begin anew
 _MOVES = frozenset(OP[name] for name in ("MOV", "MOV_PACK", "MOV_UNPACK", "SAVE"))
 _PASS_ON = frozenset(OP[name] for name in ("MOV", "CVT", "CVTA", "ADD", "AND", "OR", "XOR", "LOP3", "BFI", "SELP"))
 """Whose result is an address in the same array as that of every operand that is one."""
