@@ -57,6 +57,7 @@ class Connections:
         self._lock = threading.Lock()
         self._idle: list[http.client.HTTPConnection] = []
         self._owner = os.getpid()
+        self._closed = False
         self._met = False
         """Whether the server has ever answered."""
 
@@ -135,9 +136,9 @@ class Connections:
         return False
 
     def close(self) -> None:
-        """Close what is idle."""
+        """Close what is idle, and what is still in use once it no longer is."""
         with self._lock:
-            idle, self._idle = self._idle, []
+            idle, self._idle, self._closed = self._idle, [], True
         for connection in idle:
             connection.close()
 
@@ -153,7 +154,7 @@ class Connections:
 
     def _keep(self, connection: http.client.HTTPConnection) -> None:
         with self._lock:
-            if len(self._idle) < IDLE:
+            if len(self._idle) < IDLE and not self._closed:
                 self._idle.append(connection)
                 return
         connection.close()

@@ -45,6 +45,9 @@ def test_a_server_over_ray_answers_all_though_a_worker_is_killed_and_the_server_
     address, _, _ = start(backend="ray", fleet=Fleet(cpu=2))
     texts = [f"// ok {number}" for number in range(12)]
     with Evaluator(address) as evaluator, ThreadPoolExecutor(16) as threads:
+        until = time.monotonic() + 60
+        while len(status(address).workers) < 2 and time.monotonic() < until:
+            time.sleep(0.1)  # a worker joins once its node has started a process for it
         slow = threads.submit(evaluator.evaluate, "// sleep 2", "gemm")
         while ("emulate", "// sleep 2") not in steps(log):
             time.sleep(0.05)

@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import gymnasium as gym
@@ -35,13 +36,11 @@ from tests.serve.conftest import TOKEN, Killable
 
 
 def call(address: str, method: str, path: str, body: object = None, **headers: str) -> tuple[int, dict, str]:
-    connection = http.client.HTTPConnection(address.partition("//")[2], timeout=30)
     data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-    connection.request(method, path, data, {"Authorization": f"Bearer {TOKEN}"} | headers)
-    answer = connection.getresponse()
-    text = answer.read().decode()
-    connection.close()
-    return answer.status, dict(answer.getheaders()), text
+    with closing(http.client.HTTPConnection(address.partition("//")[2], timeout=30)) as connection:
+        connection.request(method, path, data, {"Authorization": f"Bearer {TOKEN}"} | headers)
+        answer = connection.getresponse()
+        return answer.status, dict(answer.getheaders()), answer.read().decode()
 
 
 def steps(log: Path) -> list[tuple[str, str]]:
@@ -60,6 +59,17 @@ def test_verdicts_travel_whole_and_equal_texts_are_evaluated_once(start, log):
         assert evaluator.gpu("h100") is None and evaluator.tier == "standard"
         assert evaluator.secret_hash == service.secret_hash
     assert len(steps(log)) == 8
+
+
+def test_a_connection_that_is_used_while_its_client_is_closed_is_closed_too(start):
+    address, _, _ = start()
+    asked = client.Client(address)
+    asked.about()
+    assert len(asked._connections._idle) == 1
+    asked.close()
+    asked._about = None
+    asked.about()
+    assert asked._connections._idle == []
 
 
 def test_errors_arrive_as_they_were_raised(start):
