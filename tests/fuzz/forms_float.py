@@ -58,7 +58,8 @@ def _rounded() -> None:
         _packed("fma.rn.relu", kind, 3, meaning)
 
 
-def _extreme(number: Format, larger: bool, ftz: bool, nan: bool, magnitudes: bool, a: int, b: int) -> int:
+def extreme(number: Format, larger: bool, ftz: bool, nan: bool, magnitudes: bool, a: int, b: int) -> int:
+    """The smaller or larger number; `magnitudes`: of the absolute values, with the signs' product."""
     sign = (a ^ b) & number.sign
     if ftz:
         a, b = number.flush(a), number.flush(b)
@@ -82,11 +83,11 @@ def _extremes() -> None:
                 for nan in (False, True):
                     for magnitudes in (False, True):
                         words = [op, *["ftz"] * ftz, *["NaN"] * nan, *["xorsign", "abs"] * magnitudes]
-                        meaning = partial(_extreme, FORMATS[kind], op == "max", ftz, nan, magnitudes)
+                        meaning = partial(extreme, FORMATS[kind], op == "max", ftz, nan, magnitudes)
                         _scalar(".".join(words), kind, 2, meaning)
                         if kind != "f32":
                             _packed(".".join(words), kind, 2, meaning)
-        _scalar(op, "f64", 2, partial(_extreme, FORMATS["f64"], op == "max", False, False, False))
+        _scalar(op, "f64", 2, partial(extreme, FORMATS["f64"], op == "max", False, False, False))
 
 
 def _signs() -> None:
@@ -290,6 +291,39 @@ def _eight_bits(kind: str) -> None:
     form(f"cvt.rn.f16x2.{kind}x2", "f16x2", f"{kind}x2", lambda a: widen(a >> 8) << 16 | widen(a & 0xFF))
 
 
+def _by_chance(number: Format, bits: int, saturate: bool, relu: bool, a: int, random: int) -> int:
+    """Rounded away from zero where the random number carries out of the discarded bits (PTX ISA 9.7.9.21)."""
+    single = FORMATS["f32"]
+    value = single.value(a)
+    if value != value:
+        return number.nan
+    if relu and single.negative(a):
+        return 0
+    sign = number.sign if single.negative(a) else 0
+    beyond = sign | number.infinity - int(saturate)
+    if isinstance(value, float):
+        return beyond
+    code = number.encode(abs(value), "rz")
+    unit = Fraction(2) ** (max(code >> number.mantissa, 1) - number.bias - number.mantissa)
+    discarded = (abs(value) - Fraction(number.value(code))) / unit
+    if discarded >= 1:
+        return beyond
+    code += int(discarded * (1 << bits)) + (random & mask(bits)) >> bits
+    return beyond if code == number.infinity else sign | code
+
+
+def _stochastic() -> None:
+    for kind, bits in (("f16", 13), ("bf16", 16)):
+        for relu in (False, True):
+            for saturate in (False, True):
+                half = partial(_by_chance, FORMATS[kind], bits, saturate, relu)
+                words = f"cvt.rs{'.relu' if relu else ''}{'.satfinite' if saturate else ''}"
+                form(
+                    f"{words}.{kind}x2.f32", f"{kind}x2", "f32 f32 b32",
+                    lambda a, b, c, h=half: h(a, c >> 16) << 16 | h(b, c & 0xFFFF),
+                )  # fmt: skip
+
+
 def _to_tf32(a: int) -> int:
     """NaNs lose their low bits, as measured on an H200."""
     single = FORMATS["f32"]
@@ -305,3 +339,4 @@ _comparisons()
 _integers()
 _float_and_integer()
 _floats()
+_stochastic()

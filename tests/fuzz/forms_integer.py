@@ -259,6 +259,17 @@ def _sequences() -> None:
     form(text, "b64", "b16 b16 b16 b16", lambda a, b, c, d: a | b << 16 | c << 32 | d << 48)
 
 
+def _packed() -> None:
+    for kind in ("u16", "s16", "u8", "s8", "u4", "s4", "u2", "s2"):
+        size = int(kind[1:])
+        halves = lambda a, b, k=kind, n=size: (_clamp(a, k) & mask(n)) << n | _clamp(b, k) & mask(n)  # noqa: E731
+        if size == 16:
+            _of(f"cvt.pack.sat.{kind}.s32", "b32", "s32 s32", halves)
+        else:
+            meaning = lambda a, b, c, h=halves, n=size: c << 2 * n | h(a, b)  # noqa: E731
+            _of(f"cvt.pack.sat.{kind}.s32.b32", "b32", "s32 s32 u32", meaning)
+
+
 def _wide_product(bits: int, a: int, b: int, c: int, d: int) -> tuple[int, int]:
     low = (a * b & mask(bits)) + c
     return low, (a * b >> bits) + d + (low >> bits)
@@ -269,3 +280,4 @@ _logic()
 _fields()
 _comparisons()
 _sequences()
+_packed()

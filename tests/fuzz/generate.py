@@ -64,6 +64,10 @@ _ATOMICS = (
     ("exch", "b64"), ("cas", "b32"), ("cas", "b64"), ("cas", "b16"), ("add.noftz", "f16x2"), ("add.noftz", "bf16x2"),
 )  # fmt: skip
 _MODES = ("up", "down", "bfly", "idx")
+_REDUCTIONS = (
+    *("add.u32", "add.s32", "min.u32", "max.u32", "min.s32", "max.s32", "and.b32", "or.b32", "xor.b32"),
+    *("min.f32", "max.f32", "min.abs.f32", "max.abs.NaN.f32", "min.NaN.f32"),
+)
 
 
 def program(seed: int, statements: int = 30) -> Fuzzed:
@@ -245,10 +249,7 @@ class _Generator:
                 f"match.all.sync.b{bits}", (self.register("r"), self.register("p")), (self.register(letter),)
             )
         if kind < 0.93:
-            word = chance.choice(
-                ("add.u32", "add.s32", "min.u32", "max.u32", "min.s32", "max.s32", "and.b32", "or.b32", "xor.b32")
-            )
-            return Collective(f"redux.sync.{word}", (self.register("r"),), (self.register("r"),))
+            return Collective(f"redux.sync.{chance.choice(_REDUCTIONS)}", (self.register("r"),), (self.register("r"),))
         return Elect()
 
     def together(self) -> Exchange | CtaVote:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from tests.device.emulator.core.numbers import FORMATS, arithmetic
 from tests.fuzz.forms import FORMS, mask, signed
+from tests.fuzz.forms_float import extreme
 from tests.fuzz.program import (
     CELLS,
     COUNTS,
@@ -264,7 +265,7 @@ class Machine:
                 same = len(set(values.values())) == 1
                 results[lane] = (members if same else 0, int(same))
             else:
-                results[lane] = (_reduced(words[2], words[3], list(values.values())),)
+                results[lane] = (_reduced(words[2], words[3:], list(values.values())),)
         for lane, t in lanes.items():
             t.registers.update(zip(s.results, results[lane], strict=False))
 
@@ -296,7 +297,15 @@ def _voted(mode: str, values: dict[int, int]) -> int:
     return int(all(values.values()) if mode == "all" else any(values.values()))
 
 
-def _reduced(operation: str, kind: str, values: list[int]) -> int:
+def _reduced(operation: str, words: list[str], values: list[int]) -> int:
+    *modifiers, kind = words
+    if kind == "f32":
+        number = FORMATS[kind]
+        values = [value & ~number.sign if "abs" in modifiers else value for value in values]
+        result = number.nan if number.is_nan(values[0]) else values[0]
+        for value in values[1:]:
+            result = extreme(number, operation == "max", False, "NaN" in modifiers, False, result, value)
+        return result
     result = values[0]
     for value in values[1:]:
         result = _combined(operation, kind, result, value, 0, False)

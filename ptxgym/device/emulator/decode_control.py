@@ -198,6 +198,14 @@ def _warp_rules() -> None:
             lambda f: make("REDUX", f, (dest("d", f["type"]), source("a", f["type"]), _mask()), family="warp"),
             example="d, a, mask",
         )
+    extreme = choice("operation", "mods", {"min": ATOM["A_MIN"], "max": ATOM["A_MAX"]})
+    rule(
+        "redux",
+        [*sync, extreme, flag("abs", "F_ABS"), flag("NaN", "F_NAN"), types("f32")],
+        lambda f: make("REDUX", f, (dest("d", "f32"), source("a", "f32"), _mask()), family="warp"),
+        note="sm_100a",
+        example="d, a, mask",
+    )
     rule("activemask", [types("b32")], lambda f: make("ACTIVEMASK", f, (dest("d", "b32"),), family="warp"), example="d")
     elected = pair(dest("d", "b32", sink=True), dest("d2", "pred"), required=True)
     rule("elect", sync, lambda f: make("ELECT", f, (elected, _mask()), family="warp"), example="_|p, mask")

@@ -23,6 +23,7 @@ from ptxgym.device.emulator.decode_grammar import (
     rounding,
     rule,
     types,
+    word,
 )
 from ptxgym.device.emulator.decode_operands import (
     CHANGING_SREGS,
@@ -31,6 +32,7 @@ from ptxgym.device.emulator.decode_operands import (
     dest,
     predicate,
     source,
+    vector_source,
 )
 from ptxgym.device.emulator.ir import FLAG, OP, SPACE, TYPE
 from ptxgym.device.emulator.ptx import BYTE_TYPES, TYPE_BYTES, Name, Operand, Register, Sink, Special, Vector
@@ -171,6 +173,32 @@ def _cvt_pack(form: Form) -> Template:
     return make("CVT_PACK", form, (target, source("a", "f32"), source("b", "f32")), family="cvt")
 
 
+_FOUR = {"e4m3x4": "e4m3x2", "e5m2x4": "e5m2x2", "e2m1x4": "e2m1x2", "e2m3x4": "e2m3x2", "e3m2x4": "e3m2x2"}
+"""Packed type of four elements → that of two, whose number stands for the format of the elements."""
+
+
+def _next_element(context: Context, row: Row, operand: Operand) -> None:
+    if isinstance(operand, Vector):
+        raise RefusedOperand(f"{describe(operand)} where a .f32 value is expected")
+    vector_source(1, "f32")(context, row, operand)
+
+
+def _cvt_stochastic_pair(form: Form) -> Template:
+    shape = (dest("d", "b32"), _next_element, _next_element, source("b", "b32"))
+    return make("CVT_STOCHASTIC", form, shape, family="cvt")
+
+
+def _cvt_stochastic_four(form: Form) -> Template:
+    target = _exactly(dest("d", _register_of(form["type"])), form["type"])
+    return make("CVT_STOCHASTIC", form, (target, vector_source(4, "f32"), source("b", "b32")), family="cvt")
+
+
+def _cvt_pack_integers(form: Form) -> Template:
+    rest = () if form["type"][1:] == "16" else (source("c", "b32"),)
+    shape = (dest("d", "b32"), source("a", "s32"), source("b", "s32"), *rest)
+    return make("CVT_PACK_INTEGERS", form, shape, family="cvt")
+
+
 def _register_of(kind: str) -> str:
     """Type of the register that holds a packed value."""
     return "b16" if TYPE_BYTES[kind] <= 2 else kind
@@ -240,6 +268,27 @@ def _conversion_rules() -> None:
     rule("cvt", [upwards, satfinite, types("ue8m0x2"), st("f32")], _cvt_pack, note=_NEWER, example="d, a, b")
     rule("cvt", [upwards, satfinite, types("ue8m0x2"), st("bf16x2")], _cvt_exact, note=_NEWER, example="d, a")
     rule("cvt", [even, types("bf16x2"), st("ue8m0x2")], _cvt_exact, note=_NEWER, example="d, a")
+    by_chance = word("rs")
+    rule(
+        "cvt", [*by_chance, relu, satfinite, types("f16x2", "bf16x2"), st("f32")], _cvt_stochastic_pair, note=_NEWER,
+        example="d, a, b, random",
+    )  # fmt: skip
+    four = Slot("type", {name: {"type": T_CODE[pair]} for name, pair in _FOUR.items()})
+    rule(
+        "cvt", [*by_chance, relu, must, four, st("f32")], _cvt_stochastic_four, example="d, {a, b, e, f}, random",
+        note="sm_100a; which random bits round which element is a picture in the ISA: of e4m3x4 as others measured it, "
+        "of the rest by analogy",
+    )  # fmt: skip
+    for sizes, more in (((16,), []), ((8, 4, 2), [types("b32", slot="ctype")])):
+        packed = {
+            f"{letter}{size}": {"type": TYPE["T_U32" if letter == "u" else "T_S32"], "imm": size}
+            for size in sizes
+            for letter in "us"
+        }
+        rule(
+            "cvt", [*word("pack", "sat"), Slot("type", packed), Slot("stype", {"s32": {}}), *more], _cvt_pack_integers,
+            example="d, a, b, c" if more else "d, a, b",
+        )  # fmt: skip
 
 
 def _relu() -> list[Slot]:

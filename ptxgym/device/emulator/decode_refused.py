@@ -56,7 +56,7 @@ _CASES: tuple[tuple[str, Test, str], ...] = (
     ("st", lambda m: "mmio" in m, "memory-mapped input and output is not emulated"),
     ("st", lambda m: "async" in m, "of st.async, the weak form to shared::cluster with an mbarrier is emulated"),
     ("red", lambda m: "async" in m, "of red.async, relaxed.cluster to shared::cluster with an mbarrier is emulated"),
-    ("redux", lambda m: "f32" in m, _BLACKWELL),
+    ("redux", lambda m: "f32" in m, "of f32, .min and .max are emulated, with .abs and .NaN"),
 )  # fmt: skip
 
 

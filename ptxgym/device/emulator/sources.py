@@ -54,6 +54,7 @@ _MATRICES = {"mma": "9.7.14.5.14", "ldmatrix": "9.7.14.5.15", "stmatrix": "9.7.1
 _MISCELLANEOUS = _numbered("9.7.19", "brkpt nanosleep pmevent trap setmaxnreg")
 
 _BY_WORDS: tuple[tuple[str, str, str], ...] = (
+    ("cvt", "pack", "9.7.9.22"),
     ("ld", "nc", "9.7.9.9"),
     ("st", "async", "9.7.9.12"),
     ("red", "async", "9.7.13.7"),

@@ -51,6 +51,7 @@ Handler bind_float(const Inst&);
 Handler bind_float_bits(const Inst&);
 Handler bind_approximation(const Inst&);
 Handler bind_convert(const Inst&);
+Handler bind_convert_many(const Inst&);
 Handler bind_memory(const Inst&);
 Handler bind_atomic(const Inst&);
 Handler bind_control(const Inst&);

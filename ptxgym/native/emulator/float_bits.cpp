@@ -1,6 +1,5 @@
 // Minima, signs, properties and comparisons of floating-point numbers (PTX ISA 9.7.3 to 9.7.7).
 #include <algorithm>
-#include <limits>
 
 #include "numeric.hpp"
 
@@ -11,31 +10,8 @@ bool is_float(uint8_t type) {
   return type == T_F32 || type == T_F64 || type == T_F16 || type == T_BF16 || is_packed(type);
 }
 
-// ---- minimum and maximum, on ordered bit patterns: -0 < +0
+// ---- minimum and maximum
 
-template <class R>
-inline std::make_signed_t<R> ordered(R bits) {
-  using S = std::make_signed_t<R>;
-  const S value = static_cast<S>(bits);
-  return value < 0 ? static_cast<S>(value ^ std::numeric_limits<S>::max()) : value;
-}
-template <class R, R INFINITE, R QUIET, bool MAX>
-inline R extreme(R a, R b, uint32_t flags) {
-  constexpr R sign = static_cast<R>(R{1} << (sizeof(R) * 8 - 1));
-  const auto is_nan = [](R x) { return static_cast<R>(x & static_cast<R>(~sign)) > INFINITE; };
-  const R xor_sign = static_cast<R>((a ^ b) & sign);
-  if (flags & F_ABS) a = static_cast<R>(a & static_cast<R>(~sign)), b = static_cast<R>(b & static_cast<R>(~sign));
-  R result;
-  if (is_nan(a) || is_nan(b)) {
-    if ((flags & F_NAN) || (is_nan(a) && is_nan(b))) return QUIET;
-    result = is_nan(a) ? b : a;
-  } else {
-    result = (MAX ? ordered(a) > ordered(b) : ordered(a) < ordered(b)) ? a : b;
-  }
-  if (flags & F_XORSIGN) result = static_cast<R>((result & static_cast<R>(~sign)) | xor_sign);
-  if ((flags & F_RELU) && (result & sign)) result = 0;
-  return result;
-}
 template <bool MAX>
 Step extreme_f32(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
   const uint32_t flags = inst.flags;

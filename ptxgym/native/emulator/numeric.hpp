@@ -2,6 +2,7 @@
 #pragma once
 #include <cfenv>
 #include <cmath>
+#include <limits>
 
 #include "lanes.hpp"
 
@@ -142,6 +143,31 @@ inline V canonical(V value) {
 template <class H>
 inline uint32_t flush_half(uint32_t bits) {
   return (bits & H::infinity) == 0 ? bits & 0x8000u : bits;
+}
+
+// Minimum or maximum on ordered bit patterns: -0 < +0. INFINITE: bits of infinity, QUIET: the format's canonical NaN.
+template <class R>
+inline std::make_signed_t<R> ordered(R bits) {
+  using S = std::make_signed_t<R>;
+  const S value = static_cast<S>(bits);
+  return value < 0 ? static_cast<S>(value ^ std::numeric_limits<S>::max()) : value;
+}
+template <class R, R INFINITE, R QUIET, bool MAX>
+inline R extreme(R a, R b, uint32_t flags) {
+  constexpr R sign = static_cast<R>(R{1} << (sizeof(R) * 8 - 1));
+  const auto is_nan = [](R x) { return static_cast<R>(x & static_cast<R>(~sign)) > INFINITE; };
+  const R xor_sign = static_cast<R>((a ^ b) & sign);
+  if (flags & F_ABS) a = static_cast<R>(a & static_cast<R>(~sign)), b = static_cast<R>(b & static_cast<R>(~sign));
+  R result;
+  if (is_nan(a) || is_nan(b)) {
+    if ((flags & F_NAN) || (is_nan(a) && is_nan(b))) return QUIET;
+    result = is_nan(a) ? b : a;
+  } else {
+    result = (MAX ? ordered(a) > ordered(b) : ordered(a) < ordered(b)) ? a : b;
+  }
+  if (flags & F_XORSIGN) result = static_cast<R>((result & static_cast<R>(~sign)) | xor_sign);
+  if ((flags & F_RELU) && (result & sign)) result = 0;
+  return result;
 }
 
 // Host rounding mode for the lanes of one instruction. Operands are loaded from and results stored to memory inside the

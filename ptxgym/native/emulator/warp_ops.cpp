@@ -2,7 +2,7 @@
 // together.
 #include <algorithm>
 
-#include "lanes.hpp"
+#include "numeric.hpp"
 
 namespace {
 
@@ -123,6 +123,26 @@ Step reduce(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
   return Step::Next;
 }
 
+// Without .NaN only the numbers count, and the result is the canonical NaN where there is none.
+template <bool MAX>
+Step reduce_f32(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
+  check_members(cta, w, inst, mask);
+  const auto *members = w.reg<uint32_t>(inst.e), *a = w.reg<uint32_t>(inst.a);
+  const auto best = [&](uint32_t x, uint32_t y) {
+    return extreme<uint32_t, 0x7f800000u, NAN_F32, MAX>(x, y, inst.flags);
+  };
+  uint32_t result[LANES] = {};
+  for_lanes(mask, [&](int l) {
+    const uint32_t here = mask & members[l];
+    uint32_t total = here ? a[first_lane(here)] : a[l];
+    total = best(total, total);
+    for_lanes(here, [&](int other) { total = best(total, a[other]); });
+    result[l] = total;
+  });
+  write_lanes(w.reg<uint32_t>(inst.d), mask, [&](int l) { return result[l]; });
+  return Step::Next;
+}
+
 Step active_mask(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
   write_lanes(w.reg<uint32_t>(inst.d), mask, [=](int) { return mask; });
   return Step::Next;
@@ -171,7 +191,9 @@ Handler bind_warp(const Inst& inst) {
     case OP_MATCH:
       if (inst.type == T_U64) return inst.imm ? match<uint64_t, true> : match<uint64_t, false>;
       return inst.imm ? match<uint32_t, true> : match<uint32_t, false>;
-    case OP_REDUX: return inst.type == T_S32 ? reduce<int32_t> : inst.type == T_U32 ? reduce<uint32_t> : nullptr;
+    case OP_REDUX:
+      if (inst.type == T_F32) return mods_low(inst.mods) == A_MAX ? reduce_f32<true> : reduce_f32<false>;
+      return inst.type == T_S32 ? reduce<int32_t> : inst.type == T_U32 ? reduce<uint32_t> : nullptr;
     case OP_ACTIVEMASK: return active_mask;
     case OP_ELECT: return elect;
     case OP_BAR_WARP_SYNC: return warp_barrier;

@@ -59,6 +59,7 @@ MORE = (
 NOT_HERE = (
     r"^(?:activemask|elect|bar\.warp|mov)|\.cc\b|addc|subc|madc"  # the warp's shape; carry chains: see MORE
     r"|cache_hint|\.nc|128\b|\.v8|ldu|\.f32x2|e2m[13]x2|e3m2x2|ue8m0"  # policies, 128-bit registers, other generations
+    r"|^cvt\S*(?:\.rs\.|\.pack\.)|^redux\S*\.f32"  # of sm_100a; cvt.pack is not measured
     r"|\.local|\.param|\.const|\[\d"  # spaces in which no cell lies: an address of global memory means nothing there
 )
 """Forms of the table that need more than their operands."""

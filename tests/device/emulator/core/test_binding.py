@@ -28,6 +28,8 @@ TENSOR = {
     "STMATRIX",
     "MOVMATRIX",
     "CP_ASYNC",
+    "CVT_STOCHASTIC",
+    "CVT_PACK_INTEGERS",
     "TCGEN05_MMA",
     "TCGEN05_LD",
     "TCGEN05_ST",

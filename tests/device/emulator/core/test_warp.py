@@ -196,6 +196,36 @@ def test_match_and_reductions(values: list[int]) -> None:
         assert apply(f"redux.sync.{form} %d, %a, -1;", "u32", ["u32"], source).tolist() == [int(want) & FULL] * 32, form
 
 
+@pytest.mark.parametrize("words", ["", ".abs", ".NaN", ".abs.NaN"])
+@pytest.mark.parametrize("operation", ["min", "max"])
+def test_reductions_of_floats(operation: str, words: str) -> None:
+    """PTX ISA 9.7.13.12: +0 is the larger zero; without .NaN only numbers count; a NaN result is the canonical one."""
+    nan, canonical = 0xFFC12345, 0x7FFFFFFF
+    base = np.array([1.5, -2.25, 0.0, -0.0, 1e-42, -1e-42, 3e38, -3e38], np.float32).view("<u4")
+    numbers, zeros = np.resize(base, 32), np.resize(base[2:4], 32)
+    with_nan, infinite = numbers.copy(), numbers.copy()
+    with_nan[[3, 17]], infinite[9] = nan, 0xFF800000
+    for source in (numbers, zeros, with_nan, infinite, np.full(32, nan, "<u4")):
+        bits = source & 0x7FFFFFFF if "abs" in words else source
+        is_nan = (bits & 0x7FFFFFFF) > 0x7F800000
+        key = np.where(bits >> 31, -(bits & 0x7FFFFFFF).astype(np.int64) - 1, bits.astype(np.int64))[~is_nan]
+        if is_nan.all() or ("NaN" in words and is_nan.any()):
+            want = canonical
+        else:
+            want = int(bits[~is_nan][key.argmin() if operation == "min" else key.argmax()])
+        got = apply(f"redux.sync.{operation}{words}.f32 %d, %a, -1;", "b32", ["b32"], source)
+        assert got.tolist() == [want] * 32, (words, source)
+
+
+def test_a_reduction_of_floats_takes_the_lanes_of_its_mask() -> None:
+    body = """
+      cvt.rn.f32.u32 %f1, %r0; setp.lt.u32 %p1, %r0, 8; mov.b32 %r20, 0; @!%p1 bra END;
+      redux.sync.max.f32 %f2, %f1, 0xff; mov.b32 %r20, %f2;
+    END:
+    """
+    assert lanes(body).view("<f4").tolist() == [7.0] * 8 + [0.0] * 24
+
+
 def test_election_waits_for_its_whole_mask() -> None:
     """After a divergent branch only one leader is elected: the lowest lane of the mask."""
     body = """

@@ -16,7 +16,10 @@ NEWER = {
     "ld.global.v8.b32 {v0, v1, v2, v3, v4, v5, v6, v7}, [a64]",
 }
 """Forms of sm_100 that the decoder takes as well, beside the tcgen05 family, copies with .cta_group and .f32x2."""
-_NARROW = re.compile(r"^cvt\.\S*(?:e2m1x2|e2m3x2|e3m2x2|ue8m0x2)|swizzle_atomicity|^(?:min|max)\.\S*f32 .*c32")
+_NARROW = re.compile(
+    r"^cvt\.(?:rs|\S*(?:e2m1x2|e2m3x2|e3m2x2|ue8m0x2))|^redux\S*\.f32|swizzle_atomicity|^(?:min|max)\.\S*f32 .*c32"
+    r"|^(?:ld|st)matrix\S*\.b8|tile::(?:gather|scatter)4"
+)
 
 
 def _is_newer(instruction: str) -> bool:

@@ -49,6 +49,8 @@ COVERED += ("sub", "min", "max", "set", "setp", "shfl", "vote", "match", "prmt",
 ELSEWHERE = re.compile(
     r"createpolicy|cp\.async\.bulk\.prefetch\.L2\.global\.L2::cache_hint"  # policies and hints move nothing
     r"|\.f32x2$|^cvt.*(?:e2m1x2|e2m3x2|ue8m0x2)|swizzle_atomicity"  # of sm_100
+    r"|^cvt\.rs|^redux.*\.f32$|^(?:ld|st)matrix.*\.b8|tile::(?:gather|scatter)4"
+    r"|^cvt\.pack|^wgmma.*\.s32"  # not measured
     r"|^max\{\.ftz\}\{\.NaN\}\.f32$"  # as min, which has one
     r"|^bar\.warp\.sync$|^(?:bar|barrier).*(?:red\.popc|arrive)"  # by their other spelling
 )
