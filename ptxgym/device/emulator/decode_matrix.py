@@ -31,13 +31,15 @@ from ptxgym.device.emulator.decode_operands import (
     vector_dest,
     vector_source,
 )
-from ptxgym.device.emulator.ir import ATOM, FEATURE, FLAG, MMA_SHAPE
+from ptxgym.device.emulator.ir import ATOM, FEATURE, FLAG, MMA_SHAPE, TYPE
 from ptxgym.device.emulator.ptx import Integer, Operand, Vector
 
 _ALIGNED, _SHARED = FLAG["F_ALIGNED"], FEATURE["FEAT_SHARED"]
 
 
 # ---- matrices between shared memory and registers
+
+_BYTES = "sm_100a; not measured on hardware"
 
 
 def _matrix_move_rules() -> None:
@@ -48,6 +50,19 @@ def _matrix_move_rules() -> None:
     b16 = types("b16")
     rule("ldmatrix", [*head, counts, trans, space, b16], _ldmatrix, example="{d0, d1}, [a]")
     rule("stmatrix", [*head, counts, trans, space, b16], _stmatrix, example="[a], {d0, d1}")
+    transposed = Slot("trans", {"trans": {"flags": FLAG["F_TRANS"]}})
+    few, byte = Slot("num", {"x1": {}, "x2": {}}), Slot("type", {"b8": {"type": TYPE["T_U8"], "stype": TYPE["T_U8"]}})
+    unpacked = Slot("type", {"b8x16": {"type": TYPE["T_U8"]}})
+    padded = Slot("stype", {"b6x16_p32": {"stype": TYPE["T_U6"]}, "b4x16_p64": {"stype": TYPE["T_U4"]}})
+    square, wide, tall = (word("sync", "aligned", shape) for shape in ("m16n16", "m8n16", "m16n8"))
+    rule("ldmatrix", [*square, few, transposed, space, byte], _ldmatrix, example="{d0, d1}, [a]", note=_BYTES)
+    low_bits = f"{_BYTES}; elements lie in the low bits of their bytes"
+    rule(
+        "ldmatrix", [*square, few, transposed, space, unpacked, padded], _ldmatrix, example="{d0, d1}, [a]",
+        note=low_bits,
+    )  # fmt: skip
+    rule("ldmatrix", [*wide, counts, space, unpacked, padded], _ldmatrix, example="{d0}, [a]", note=low_bits)
+    rule("stmatrix", [*tall, counts, transposed, space, byte], _stmatrix, example="[a], {d0, d1}", note=_BYTES)
     rule(
         "movmatrix",
         [*head, *word("trans"), b16],
@@ -57,7 +72,8 @@ def _matrix_move_rules() -> None:
 
 
 def _ldmatrix(form: Form) -> Template:
-    shape = (vector_dest(int(form["num"][1:]), "b32"), memory("a", SPACES[form["space"]]))
+    registers = int(form["num"][1:]) * (2 if "m16n16" in form.chosen else 1)
+    shape = (vector_dest(registers, "b32"), memory("a", SPACES[form["space"]]))
     return make("LDMATRIX", form, shape, family="ldmatrix", features=_SHARED, flags=_ALIGNED)
 
 

@@ -41,8 +41,16 @@ _CASES: tuple[tuple[str, Test, str], ...] = (
      "this shape wants another multicast (.64x128b: .warpx2, .32x128b: .warpx4, the others: none), or its source "
      "format is none of .b8x16.b6x16_p32 and .b8x16.b4x16_p64"),
     ("tcgen05", lambda m: "ld" in m and "red" in m, "tcgen05.ld.red does not exist on sm_100a"),
-    ("ldmatrix", lambda m: True, "only .m8n8 with .b16 elements is emulated"),
-    ("stmatrix", lambda m: True, "only .m8n8 with .b16 elements is emulated"),
+    ("cvt", lambda m: "pack" in m,
+     "cvt.pack.sat takes .u16.s32 and .s16.s32, or with a third operand .u8, .s8, .u4, .s4, .u2 and .s2 before .s32.b32"
+     ),
+    ("cvt", lambda m: "rs" in m,
+     "of .rs, the conversions of f32 to f16x2 and bf16x2, and with .satfinite to e4m3x4, e5m2x4, e2m1x4, e2m3x4 and "
+     "e3m2x4 are emulated"),
+    ("ldmatrix", lambda m: True,
+     "emulated: .m8n8 with .b16, .m16n16.trans (.x1, .x2) with .b8, and with .b8x16 from .b6x16_p32 or .b4x16_p64 "
+     ".m16n16.trans and .m8n16"),
+    ("stmatrix", lambda m: True, "emulated: .m8n8 with .b16 and .m16n8.trans with .b8"),
     ("mma", lambda m: any(x.startswith("sp") for x in m), "sparse matrix instructions are not emulated"),
     ("mma", lambda m: True, "emulated: every dense shape of the ISA but m8n8k4 of f16; not the kinds of sm_120 "
      "(kind::f8f6f4, block scaling)"),

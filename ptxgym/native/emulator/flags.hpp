@@ -9,7 +9,7 @@ enum Type : uint8_t {
   T_B128 = 10,
   T_F16 = 11, T_F16X2 = 12, T_BF16 = 13, T_BF16X2 = 14, T_F32 = 15, T_F64 = 16, T_TF32 = 17,
   T_E4M3 = 18, T_E5M2 = 19, T_E4M3X2 = 20, T_E5M2X2 = 21, T_F32X2 = 22,
-  T_E2M1X2 = 23, T_E2M3X2 = 24, T_E3M2X2 = 25, T_UE8M0X2 = 26, T_U16X2 = 27, T_S16X2 = 28, T_U4 = 29, T_S4 = 30, T_B1 = 31,
+  T_E2M1X2 = 23, T_E2M3X2 = 24, T_E3M2X2 = 25, T_UE8M0X2 = 26, T_U16X2 = 27, T_S16X2 = 28, T_U4 = 29, T_S4 = 30, T_B1 = 31, T_U6 = 32,
 };  // .bN decodes as the unsigned type of the same width
 
 enum Flag : uint32_t {

@@ -1,8 +1,9 @@
-// ldmatrix, stmatrix and movmatrix of 8×8 matrices of 16-bit elements (PTX ISA 9.7.14.5.15 to .17).
+// ldmatrix, stmatrix and movmatrix (PTX ISA 9.7.14.5.15 to .17): of 8×8 matrices of 16-bit elements, then of bytes.
 //
 // Fragment of one matrix: lane l holds row l / 4, columns 2 (l % 4) and 2 (l % 4) + 1. Rows of matrix i lie at the
 // addresses of lanes 8 i … 8 i + 7. With .trans the matrix in memory is the transpose of the fragments'.
 #include "core.hpp"
+#include "tcgen05_formats.hpp"
 #include "tensor.hpp"
 
 namespace {
@@ -108,6 +109,80 @@ Step stmatrix(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
   return Step::Next;
 }
 
+// ---- bytes. Every address is a row of 16 bytes, each register takes eight of them
+
+// 4- and 6-bit elements lie in the low bits of their byte (CUTLASS, fp4_shift_A of mma_traits_sm120.hpp, and Triton say so
+// of the former; the ISA has pictures), unlike those that tcgen05.cp unpacks.
+struct Rows {
+  uint8_t element[LANES][ROW_BYTES];
+};
+
+int data_bytes(const Inst& inst) { return inst.stype == T_U4 ? 8 : inst.stype == T_U6 ? 12 : ROW_BYTES; }
+
+Step ldmatrix_bytes(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
+  uint32_t addresses[LANES];
+  if (!whole_warp(cta, warp, inst, mask, "ldmatrix") || !rows(cta, warp, inst, "ldmatrix from", addresses))
+    return Step::Fault;
+  const int count = inst.nvec * SIDE;
+  if (Shadow* shadow = cta.shadow.get()) {
+    for (int i = 0; i < count; ++i)  // nothing reads the padding
+      shadow->read(warp, cta.index_of(inst), addresses[i], static_cast<uint32_t>(data_bytes(inst)));
+  }
+  Rows matrix;
+  for (int i = 0; i < count; ++i) {
+    if (inst.stype == T_U8)
+      std::memcpy(matrix.element[i], cta.shared(addresses[i]), ROW_BYTES);
+    else
+      unpack_padded(cta.shared(addresses[i]), inst.stype == T_U4 ? 4 : 6, matrix.element[i]);
+  }
+  for (int r = 0; r < inst.nvec; ++r) {
+    const int32_t destination = cta.pool(inst.vec)[r];
+    if (destination < 0) continue;
+    uint32_t* lanes = warp.reg<uint32_t>(destination);
+    for (int lane = 0; lane < LANES; ++lane) {
+      uint32_t word = 0;
+      for (int e = 0; e < 4; ++e) {
+        const int along = lane % 4 * 4 + e;  // of .m16n16.trans, whose registers come in pairs, the row in memory
+        const uint8_t byte = inst.flags & F_TRANS ? matrix.element[r / 2 * 2 * SIDE + along][lane / 4 + r % 2 * SIDE]
+                                                  : matrix.element[r * SIDE + lane / 4][along];
+        word |= static_cast<uint32_t>(byte) << 8 * e;
+      }
+      lanes[lane] = word;
+    }
+  }
+  return Step::Next;
+}
+
+// Of a 16×8 matrix lane l holds rows l / 4 and l / 4 + 8, columns 2 (l % 4) and 2 (l % 4) + 1, as accumulators of mma do;
+// the columns lie in memory one after the other.
+Step stmatrix_bytes(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
+  uint32_t addresses[LANES];
+  if (!whole_warp(cta, warp, inst, mask, "stmatrix") || !rows(cta, warp, inst, "stmatrix to", addresses))
+    return Step::Fault;
+  if (Shadow* shadow = cta.shadow.get()) {
+    ranges(addresses, inst.nvec * SIDE,
+           [&](uint32_t at, uint32_t bytes) { shadow->write(warp, cta.index_of(inst), at, bytes); });
+  }
+  Rows matrix;
+  for (int r = 0; r < inst.nvec; ++r) {
+    const uint32_t* lanes = warp.reg<uint32_t>(cta.pool(inst.vec)[r]);
+    for (int lane = 0; lane < LANES; ++lane) {
+      for (int e = 0; e < 4; ++e)
+        matrix.element[r * SIDE + lane % 4 * 2 + e % 2][lane / 4 + e / 2 * SIDE] =
+            static_cast<uint8_t>(lanes[lane] >> 8 * e);
+    }
+  }
+  for (int i = 0; i < inst.nvec * SIDE; ++i)
+    std::memcpy(cta.shared(addresses[i]), matrix.element[i], ROW_BYTES);
+  return Step::Next;
+}
+
+bool loads_bytes(const Inst& inst) {
+  const bool padded = inst.stype == T_U4 || inst.stype == T_U6;
+  if (inst.flags & F_TRANS) return (padded || inst.stype == T_U8) && inst.nvec >= 2;
+  return padded;
+}
+
 Step movmatrix(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
   if (!whole_warp(cta, warp, inst, mask, "movmatrix")) return Step::Fault;
   Matrix::of_fragment(warp.reg<uint32_t>(inst.a)).transposed().to_fragment(warp.reg<uint32_t>(inst.d));
@@ -119,8 +194,12 @@ Step movmatrix(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
 Handler bind_matrix(const Inst& inst) {
   const bool count = inst.nvec == 1 || inst.nvec == 2 || inst.nvec == 4;
   switch (inst.op) {
-    case OP_LDMATRIX: return count ? ldmatrix : nullptr;
-    case OP_STMATRIX: return count ? stmatrix : nullptr;
+    case OP_LDMATRIX:
+      if (inst.type == T_U8) return count && loads_bytes(inst) ? ldmatrix_bytes : nullptr;
+      return count ? ldmatrix : nullptr;
+    case OP_STMATRIX:
+      if (inst.type == T_U8) return count && (inst.flags & F_TRANS) ? stmatrix_bytes : nullptr;
+      return count ? stmatrix : nullptr;
     case OP_MOVMATRIX: return movmatrix;
     default: return nullptr;
   }
