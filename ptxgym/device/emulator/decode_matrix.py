@@ -93,6 +93,7 @@ _BIT_SHAPES = {"m8n8k128": (1, 1), "m16n8k128": (2, 1), "m16n8k256": (4, 2)}
 _DOUBLE_SHAPES = {"m8n8k4": (1, 1), "m16n8k4": (2, 1), "m16n8k8": (4, 2), "m16n8k16": (8, 4)}
 """Shape → registers of A and of B per thread."""
 _EIGHT_BITS = ("e4m3", "e5m2")
+_BYTE_INTEGERS = ("u8", "s8")
 _MIXED = ("u8", "s8", "u4", "s4", *_EIGHT_BITS)
 """Types of A beside which B may have another one."""
 
@@ -198,25 +199,19 @@ def _major(bit: str) -> Handler:
 
 def _wgmma(form: Form) -> Template | None:
     kind, elements = form["type"], form["stype"]
-    small = elements in _EIGHT_BITS
+    small = elements in (*_EIGHT_BITS, *_BYTE_INTEGERS)
     if (form["btype"] != elements and not small) or (kind == "f16" and elements != "f16" and not small):
         return None
     _, n, k = _extents(form["shape"])
     either_major = elements in ("f16", "bf16")
-    accumulators, register = (n // 2, "f32") if kind == "f32" else (n // 4, "b32")
+    accumulators, register = (n // 4, "b32") if kind == "f16" else (n // 2, kind)
     from_registers, from_shared = vector_source(4, "b32", second=True), source("a", "b64")
 
     def matrix_a(context: Context, row: Row, operand: Operand) -> None:
         (from_registers if isinstance(operand, Vector) else from_shared)(context, row, operand)
 
-    head = (
-        vector_dest(accumulators, register),
-        matrix_a,
-        source("b", "b64"),
-        predicate("c"),
-        _sign("F_NEG_A"),
-        _sign("F_NEG_B"),
-    )
+    signs = () if elements in _BYTE_INTEGERS else (_sign("F_NEG_A"), _sign("F_NEG_B"))
+    head = (vector_dest(accumulators, register), matrix_a, source("b", "b64"), predicate("c"), *signs)
     with_a_in_registers: tuple[Handler, ...] = head
     with_a_in_shared: tuple[Handler, ...] = head
     if either_major:
@@ -241,7 +236,7 @@ def _wgmma(form: Form) -> Template | None:
         family="wgmma",
         warp_multiply_adds=16 * n * k,  # a quarter of the warpgroup's 64 · N · K
         features=_TARGET,
-        flags=_ALIGNED | (FLAG["F_B_E5M2"] if form["btype"] == "e5m2" else 0),
+        flags=_ALIGNED | (FLAG["F_B_E5M2"] if form["btype"] in ("e5m2", "s8") else 0),
         imm=n,
     )
 
@@ -267,6 +262,21 @@ def _wgmma_rules() -> None:
             _wgmma,
             example=f"{{d0, …}}, descriptor_a, descriptor_b, p, 1, 1{majors}",
         )
+    widths = (8, 16, 24, *range(32, 257, 16))
+    rule(
+        "wgmma",
+        [
+            *word("mma_async"),
+            *head,
+            Slot("shape", {f"m64n{n}k32": {} for n in widths}),
+            flag("satfinite", "F_SAT"),
+            types("s32"),
+            types(*_BYTE_INTEGERS, slot="stype"),
+            types(*_BYTE_INTEGERS, slot="btype"),
+        ],
+        _wgmma,
+        example="{d0, …}, descriptor_a, descriptor_b, p",
+    )
     for name, op in (("fence", "WGMMA_FENCE"), ("commit_group", "WGMMA_COMMIT")):
         rule(
             "wgmma",

@@ -57,7 +57,8 @@ _CASES: tuple[tuple[str, Test, str], ...] = (
     ("wgmma", lambda m: any(x.startswith("sp") for x in m), "sparse matrix instructions are not emulated"),
     ("wgmma", lambda m: "mma_async" in m,
      "emulated: m64nNk16 with f16 or bf16, m64nNk32 with e4m3 or e5m2, m64nNk8 with tf32 operands; accumulators f32 "
-     "(or f16 with f16, e4m3 or e5m2 operands)"),
+     "(or f16 with f16, e4m3 or e5m2 operands); m64nNk32 with s8 or u8 operands (N 8, 24 or a multiple of 16) and s32 "
+     "accumulators; not b1"),
     ("shfl", lambda m: "sync" not in m, "without .sync it does not exist on sm_70 and later; use shfl.sync"),
     ("vote", lambda m: "sync" not in m, "without .sync it does not exist on sm_70 and later; use vote.sync"),
     ("ld", lambda m: "mmio" in m, "memory-mapped input and output is not emulated"),

@@ -182,6 +182,8 @@ Step wgmma_wait(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
 Handler bind_wgmma(const Inst& inst) {
   switch (inst.op) {
     case OP_WGMMA: {
+      const bool integers = inst.stype == T_U8 || inst.stype == T_S8;
+      if (integers) return inst.type == T_S32 && inst.imm <= 256 && inst.nvec == inst.imm / 2 ? wgmma : nullptr;
       const bool bytes = inst.stype == T_E4M3 || inst.stype == T_E5M2;
       const bool elements = is_half(inst.stype) || inst.stype == T_TF32 || bytes;
       const bool result = inst.type == T_F32 || (inst.type == T_F16 && (inst.stype == T_F16 || bytes));

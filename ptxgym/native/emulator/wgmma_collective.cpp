@@ -170,6 +170,7 @@ void Collective::run(Cta& cta) {
     clear_accumulators(cta, *this);
     return;
   }
+  if (form->type == T_S32) return multiply_integers(cta, *this);
   if (!is_half(form->stype)) return multiply_elements(cta, *this);
   if (a_in_registers()) {
     gather_registers(cta, *this, bf16, form->flags & F_NEG_A, scratch.a);

@@ -34,7 +34,8 @@ struct Collective : AsyncOp {
 };
 
 inline bool is_half(uint8_t type) { return type == T_F16 || type == T_BF16; }
-void multiply_elements(Cta&, const Collective&);  // all others (wgmma_elements.cpp)
+void multiply_elements(Cta&, const Collective&);  // all other floats (wgmma_elements.cpp)
+void multiply_integers(Cta&, const Collective&);  // u8 and s8 (wgmma_integers.cpp)
 
 // What reading an operand tells of the tensor copies that wrote it: a swizzle other than theirs is an error.
 void check_operand_layout(Cta&, const Warp&, int inst, const OperandBytes&, const char* name, const char* reader,

@@ -220,8 +220,8 @@ extern "C" __global__ void __cluster_dims__(2) clusters(int* x) {
   asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(x[blockIdx.x]) : "r"(remote));
 }
 #if __CUDA_ARCH__ == 900
-extern "C" __global__ void refused_s8(int* x, unsigned long long desc) {
-  asm volatile("{ .reg .pred p; setp.ne.b32 p, 1, 0;\n wgmma.mma_async.sync.aligned.m64n8k32.s32.s8.s8 {%0, %1, %2, %3}, %4, %4, p; }"
+extern "C" __global__ void refused_b1(int* x, unsigned long long desc) {
+  asm volatile("{ .reg .pred p; setp.ne.b32 p, 1, 0;\n wgmma.mma_async.sync.aligned.m64n8k256.s32.b1.b1.and.popc {%0, %1, %2, %3}, %4, %4, p; }"
                : "+r"(x[0]), "+r"(x[1]), "+r"(x[2]), "+r"(x[3]) : "l"(desc));
 }
 #endif

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -79,7 +81,7 @@ def text(form: str, accumulators: int, *, registers: bool, signs: str, scale: in
         *(f"ld.shared.b32 a{i}, [r1+{i % 2 * 256 + i // 2 * 128}];" for i in range(4)),
         f"mov.b64 da, {first[0]}; mov.b64 db, {first[1]}; mov.u32 r0, {scale}; setp.ne.u32 q, r0, 0;",
         "wgmma.fence.sync.aligned;",
-        f"wgmma.mma_async.sync.aligned.{form} {{{', '.join(names)}}}, {a}, db, q, {signs};",
+        f"wgmma.mma_async.sync.aligned.{form} {{{', '.join(names)}}}, {a}, db, q{signs};",
         "wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;",
         *(f"st.global.{result} [to+{4 * i}], {name};" for i, name in enumerate(names)),
         "ret;\n}",
@@ -100,19 +102,23 @@ def multiplied(
     n, half = b.shape[0], c is not None and c.dtype == np.float16
     rows, columns = accumulator_places(n)
     data = np.zeros((128, n // 2), np.float16 if half else np.float32) if c is None else c[rows, columns]
-    source = np.concatenate([image(encoded(kinds[0], a), encoded(kinds[1], b)), data.copy().view(np.uint8).reshape(-1)])
     form = f"m64n{n}k{a.shape[1]}.{'f16' if half else 'f32'}.{kinds[0]}.{kinds[1]}"
-    count, scales = n // 4 if half else n // 2, f"{signs[0]}, {signs[1]}"
-    body = text(form, count, registers=registers, signs=scales, scale=int(c is not None))
+    memory, scales = image(encoded(kinds[0], a), encoded(kinds[1], b)), f", {signs[0]}, {signs[1]}"
+    matrix = np.zeros((64, n), data.dtype)
+    body = text(form, n // 4 if half else n // 2, registers=registers, signs=scales, scale=int(c is not None))
+    matrix[rows, columns] = launched(body, memory, data)
+    return matrix
+
+
+def launched(body: str, memory: NDArray[np.uint8], data: NDArray[Any]) -> NDArray[Any]:
+    """Accumulators of all threads, [128, …] like `data`, after the kernel `body` of `text`."""
     program = Core(native.library("emulator")).load(DecodedModule.parse(body, "k").kernel("k"))
-    output = np.zeros(data.nbytes, np.uint8)
+    source, output = np.concatenate([memory, data.copy().view(np.uint8).reshape(-1)]), np.zeros(data.nbytes, np.uint8)
     shape = LaunchShape(grid=(1, 1, 1), block=(128, 1, 1), dynamic_smem_bytes=16384)
     buffers = [PlacedBuffer("in", IN, source, is_input=True), PlacedBuffer("out", OUT, output)]
     done = program.launch(shape, buffers, IN.to_bytes(8, "little") + OUT.to_bytes(8, "little"))
     assert done.outcome is Outcome.OK and not done.records, done.records
-    matrix = np.zeros((64, n), data.dtype)
-    matrix[rows, columns] = output.view(data.dtype).reshape(128, -1)
-    return matrix
+    return output.view(data.dtype).reshape(128, -1)
 
 
 def whole(kind: str, shape: tuple[int, int], seed: int) -> NDArray[np.float64]:
