@@ -119,10 +119,10 @@ _WIDE = ("global_address", "global_stride")
 _BY_ORDINAL = {"box_dim": 5, "global_dim": 5, "global_stride": 4, "element_stride": 5}
 """Field → how many of it a map has."""
 _CODES = {
-    "elemtype": (13, "sub-byte elements are not emulated in maps that a kernel rewrites"),
+    "elemtype": (16, "there are sixteen element types"),
     "interleave_layout": (1, "interleaved layouts are not emulated"),
     "swizzle_mode": (4, "no such swizzle on sm_90a and sm_100a"),
-    "swizzle_atomicity": (1, "swizzle atoms of more than 16 bytes are not emulated in maps that a kernel rewrites"),
+    "swizzle_atomicity": (4, "there are four atomicities"),
     "fill_mode": (2, "there are two fill modes"),
 }
 """Field whose value is a constant → first value that is not emulated, and why (PTX ISA 9.7.9.26, table 33)."""

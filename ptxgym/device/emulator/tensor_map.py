@@ -24,16 +24,16 @@ _DATA_TYPES = (
     "FLOAT32_FTZ",
     "TFLOAT32",
     "TFLOAT32_FTZ",
+    "16U4_ALIGN8B",
+    "16U4_ALIGN16B",
+    "16U6_ALIGN16B",
 )
-_SWIZZLES = ("NONE", "32B", "64B", "128B")
+_SWIZZLES = ("NONE", "32B", "64B", "128B", "128B_ATOM_32B", "128B_ATOM_32B_FLIP_8B", "128B_ATOM_64B")
 _FILLS = ("NONE", "NAN_REQUEST_ZERO_FMA")
 
 
 def unsupported(tensor_map: TensorMap) -> str | None:
-    """Name the field that the emulator's TMA engine does not implement, or None.
-
-    Sub-byte types and 128B swizzles with larger atoms belong to sm_100; interleaved layouts serve im2col.
-    """
+    """Name the field that the emulator's TMA engine does not implement, or None: interleaved layouts serve im2col."""
     if tensor_map.data_type not in _DATA_TYPES:
         return f"tensor map data type {tensor_map.data_type}"
     if tensor_map.swizzle not in _SWIZZLES:

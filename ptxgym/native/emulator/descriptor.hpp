@@ -6,19 +6,40 @@
 #pragma once
 #include <cstdint>
 
-// Up to B128 the value is the number of address bits that are exchanged: bits 4… ^= bits 7… (16-byte atomicity).
-// B128Atom32, of sm_100, keeps pieces of 32 bytes: bits 5 and 6 ^= bits 7 and 8 (CuTe's Swizzle<2, 5, 2>).
-enum class Swizzle : uint8_t { None = 0, B32 = 1, B64 = 2, B128 = 3, B128Atom32 = 4 };
+// Up to B128 the value is the number of address bits that are exchanged: bits 4… ^= bits 7… (16-byte atomicity). The
+// others, of sm_100, keep larger pieces of 128 bytes: B128Atom32 exchanges bits 5 and 6 with bits 7 and 8 (CuTe's
+// Swizzle<2, 5, 2>), B128Atom64 bit 6 with bit 7. B128Atom32Flip8 is B128Atom32 with the halves of every chunk
+// exchanged in every other line (flips_halves). Numbering of CUtensorMapSwizzle.
+enum class Swizzle : uint8_t {
+  None = 0,
+  B32 = 1,
+  B64 = 2,
+  B128 = 3,
+  B128Atom32 = 4,
+  B128Atom32Flip8 = 5,
+  B128Atom64 = 6,
+};
 
 constexpr uint32_t CHUNK_BYTES = 16;  // the unit that every layout keeps intact
 
 constexpr uint32_t swizzle_bytes(Swizzle mode) {
-  return mode == Swizzle::B128Atom32 ? 128 : CHUNK_BYTES << static_cast<unsigned>(mode);
+  return mode > Swizzle::B128 ? 128 : CHUNK_BYTES << static_cast<unsigned>(mode);
+}
+
+// How many address bits are exchanged, and the lowest of them.
+constexpr uint32_t swizzle_bits(Swizzle mode) {
+  return mode <= Swizzle::B128 ? static_cast<uint32_t>(mode) : mode == Swizzle::B128Atom64 ? 1 : 2;
+}
+constexpr uint32_t swizzle_base(Swizzle mode) {
+  return mode <= Swizzle::B128 ? 4 : mode == Swizzle::B128Atom64 ? 6 : 5;
 }
 
 // Distance after which the pattern repeats: that many address bits from bit 7 up take part.
-constexpr uint32_t swizzle_period_bytes(Swizzle mode) {
-  return mode == Swizzle::B128Atom32 ? 512 : 128u << static_cast<unsigned>(mode);
+constexpr uint32_t swizzle_period_bytes(Swizzle mode) { return 128u << swizzle_bits(mode); }
+
+// Whether the chunk at a (swizzled) shared address has its halves of 8 bytes exchanged.
+constexpr bool flips_halves(uint32_t address, Swizzle mode) {
+  return mode == Swizzle::B128Atom32Flip8 && (address >> 7 & 1);
 }
 
 constexpr const char* swizzle_name(Swizzle mode) {
@@ -28,6 +49,8 @@ constexpr const char* swizzle_name(Swizzle mode) {
     case Swizzle::B64: return "64B swizzle";
     case Swizzle::B128: return "128B swizzle";
     case Swizzle::B128Atom32: return "128B swizzle with atoms of 32 bytes";
+    case Swizzle::B128Atom32Flip8: return "128B swizzle with atoms of 32 bytes and flipped halves";
+    case Swizzle::B128Atom64: return "128B swizzle with atoms of 64 bytes";
   }
   return "?";
 }
@@ -36,9 +59,8 @@ constexpr const char* swizzle_name(Swizzle mode) {
 // later phase. `base_offset` (in 128-byte lines) says where the pattern starts when it is not at a multiple of its own
 // length.
 constexpr uint32_t swizzled(uint32_t address, Swizzle mode, uint32_t base_offset = 0) {
-  const bool wide = mode == Swizzle::B128Atom32;
-  const uint32_t mask = wide ? 3 : (1u << static_cast<unsigned>(mode)) - 1;
-  return address ^ ((((address >> 7) - base_offset) & mask) << (wide ? 5 : 4));
+  const uint32_t mask = (1u << swizzle_bits(mode)) - 1;
+  return address ^ ((((address >> 7) - base_offset) & mask) << swizzle_base(mode));
 }
 
 struct Descriptor {

@@ -27,6 +27,9 @@ enum class TensorType : uint8_t {
   F32_FTZ,
   TF32,
   TF32_FTZ,
+  U4,        // sixteen take 8 bytes, here and there
+  U4_ALIGN,  // sixteen take 16 bytes of shared memory, the last 8 of them padding (.b4x16_p64)
+  U6_ALIGN,  // sixteen take 16 bytes: a load pads by 4 (.b6x16_p32), a store takes one element a byte (.b6p2x16)
 };
 enum class OutOfBounds : uint8_t { Zero, Nan };
 
@@ -41,18 +44,31 @@ struct TensorMap {
   TensorType type;
   Swizzle swizzle;
   OutOfBounds fill;
-  uint8_t pad[41];
+  uint8_t atomicity;  // as tensormap.replace numbers it, for when the swizzle becomes one of 128B
+  uint8_t pad[40];
 };
 static_assert(sizeof(TensorMap) == TENSOR_MAP_BYTES, "a tensor map has 128 bytes");
 
-constexpr uint32_t element_bytes(TensorType type) {
-  constexpr uint8_t sizes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4};
+constexpr uint32_t element_bits(TensorType type) {
+  constexpr uint8_t sizes[] = {8, 16, 32, 32, 64, 64, 16, 32, 64, 16, 32, 32, 32, 4, 4, 6};
   return sizes[static_cast<unsigned>(type)];
+}
+constexpr uint64_t elements_bytes(TensorType type, uint64_t count) { return (count * element_bits(type) + 7) / 8; }
+
+// Types that shared memory pads: PTX ISA 5.5.1.1.1 and 9.7.9.25.5.1.
+constexpr bool is_padded(TensorType type) { return type >= TensorType::U4_ALIGN; }
+
+// Bytes of global memory that fill one 16-byte chunk of shared memory.
+constexpr uint32_t chunk_data_bytes(TensorType type) { return is_padded(type) ? 2 * element_bits(type) : CHUNK_BYTES; }
+
+// What coordinates of the innermost dimension must be a multiple of.
+constexpr uint32_t coordinate_unit(TensorType type) {
+  return is_padded(type) ? 128 : 128 / element_bits(type);
 }
 
 inline bool is_tensor_map(const TensorMap& map) {
-  return map.magic == TENSOR_MAP_MAGIC && map.rank >= 1 && map.rank <= MAX_RANK && map.type <= TensorType::TF32_FTZ &&
-         map.swizzle <= Swizzle::B128 && map.fill <= OutOfBounds::Nan;
+  return map.magic == TENSOR_MAP_MAGIC && map.rank >= 1 && map.rank <= MAX_RANK && map.type <= TensorType::U6_ALIGN &&
+         map.swizzle <= Swizzle::B128Atom64 && map.fill <= OutOfBounds::Nan;
 }
 
 // A dimension whose stride lies within what the dimensions of smaller strides span; -1: none. Strides of 0 repeat on
@@ -61,7 +77,7 @@ inline int overlapping_dimension(const TensorMap& map) {
   for (int dim = 1; dim < map.rank; ++dim) {
     const uint64_t stride = map.strides[dim - 1];
     if (stride == 0 || map.last[dim] == 0) continue;
-    if (uint64_t{map.last[0]} * element_bytes(map.type) >= stride) return dim;
+    if (uint64_t{map.last[0]} * element_bits(map.type) / 8 >= stride) return dim;
     for (int other = 1; other < map.rank; ++other) {
       const uint64_t smaller = map.strides[other - 1];
       if (other != dim && smaller < stride && uint64_t{map.last[other]} * smaller >= stride) return dim;
@@ -77,7 +93,11 @@ inline uint32_t box_count(const TensorMap& map, int dim) {
   return (map.box[dim] + stride - 1) / stride;
 }
 
-inline uint32_t box_line_bytes(const TensorMap& map) { return map.box[0] * element_bytes(map.type); }
+// Bytes of one line of the box in global memory, and, with their padding, in shared memory.
+inline uint32_t box_data_bytes(const TensorMap& map) {
+  return static_cast<uint32_t>(elements_bytes(map.type, map.box[0]));
+}
+inline uint32_t box_line_bytes(const TensorMap& map) { return is_padded(map.type) ? map.box[0] : box_data_bytes(map); }
 
 // Lines (runs along dimension 0) of the box.
 inline uint32_t box_lines(const TensorMap& map) {
@@ -86,8 +106,9 @@ inline uint32_t box_lines(const TensorMap& map) {
   return lines;
 }
 
-// Bytes that count against the mbarrier's transaction count: the full box, wherever it is clipped.
-inline uint32_t box_bytes(const TensorMap& map) { return box_lines(map) * box_line_bytes(map); }
+// Bytes that count against the mbarrier's transaction count: the full box, wherever it is clipped, without padding (as
+// CUTLASS counts them, TmaTransactionBytes of sm100_blockscaled_mma_warpspecialized.hpp).
+inline uint32_t box_bytes(const TensorMap& map) { return box_lines(map) * box_data_bytes(map); }
 
 // Distance of two lines in shared memory: a swizzled line takes the whole swizzle width, even if the box is narrower.
 inline uint32_t box_pitch_bytes(const TensorMap& map) {
@@ -116,6 +137,6 @@ inline BoxLine box_line(const TensorMap& map, const int32_t* coords, uint32_t in
   const int64_t begin = coords[0], end = begin + map.box[0], size = int64_t{map.last[0]} + 1;
   const int64_t from = begin < 0 ? 0 : begin, to = end > size ? size : end;
   if (from >= to) return {0, 0, 0};
-  return {address + static_cast<uint64_t>(from) * element_bytes(map.type), static_cast<uint32_t>(from - begin),
+  return {address + static_cast<uint64_t>(from) * element_bits(map.type) / 8, static_cast<uint32_t>(from - begin),
           static_cast<uint32_t>(to - from)};
 }

@@ -3,6 +3,8 @@
 //
 // The tensor-map proxy reads a map through a cache of its own. A map in global memory that this CTA has rewritten, or
 // that is not what it was when the CTA last used it, must be acquired before a copy uses it.
+#include <algorithm>
+
 #include "lanes.hpp"
 #include "tensor.hpp"
 
@@ -42,6 +44,25 @@ const char* field_name(int field) {
   return names[field];
 }
 
+// tensormap.replace numbers element types otherwise than CUtensorMapDataType (PTX ISA 9.7.9.26, table 33).
+constexpr TensorType ELEMENT_TYPES[] = {
+    TensorType::U8,      TensorType::U16, TensorType::U32,  TensorType::S32,  TensorType::U64,      TensorType::S64,
+    TensorType::F16,     TensorType::F32, TensorType::F32_FTZ, TensorType::F64, TensorType::BF16,   TensorType::TF32,
+    TensorType::TF32_FTZ, TensorType::U4, TensorType::U4_ALIGN, TensorType::U6_ALIGN,
+};
+constexpr uint32_t TYPE_COUNT = sizeof ELEMENT_TYPES / sizeof ELEMENT_TYPES[0];
+
+// Mode and atomicity are two fields of a map, in any order; here they are one. Of the modes 128B alone has several.
+void set_swizzle(TensorMap& map, uint32_t mode, uint32_t atomicity) {
+  map.atomicity = static_cast<uint8_t>(atomicity);
+  map.swizzle = static_cast<Swizzle>(mode == static_cast<uint32_t>(Swizzle::B128) ? mode + atomicity : mode);
+}
+uint32_t mode_of(const TensorMap& map) { return static_cast<uint32_t>(std::min(map.swizzle, Swizzle::B128)); }
+uint32_t atomicity_of(const TensorMap& map) {
+  if (map.swizzle < Swizzle::B128) return map.atomicity;
+  return static_cast<uint32_t>(map.swizzle) - static_cast<uint32_t>(Swizzle::B128);
+}
+
 // False: the value means nothing in this field.
 bool edit(TensorMap& map, int field, int ordinal, uint64_t value) {
   const auto narrow = static_cast<uint32_t>(value);
@@ -53,10 +74,11 @@ bool edit(TensorMap& map, int field, int ordinal, uint64_t value) {
     case MF_GLOBAL_STRIDE: return map.strides[ordinal] = value, value % 16 == 0 && value < 1ull << 40;
     case MF_ELEMENT_STRIDE:
       return map.element_strides[ordinal] = static_cast<uint8_t>(narrow), narrow >= 1 && narrow <= 8;
-    case MF_ELEMTYPE: return map.type = static_cast<TensorType>(narrow), narrow <= static_cast<uint32_t>(TensorType::TF32_FTZ);
-    case MF_SWIZZLE_MODE: return map.swizzle = static_cast<Swizzle>(narrow), narrow <= static_cast<uint32_t>(Swizzle::B128);
+    case MF_ELEMTYPE: return map.type = ELEMENT_TYPES[narrow % TYPE_COUNT], narrow < TYPE_COUNT;
+    case MF_SWIZZLE_MODE: return set_swizzle(map, narrow, atomicity_of(map)), narrow <= static_cast<uint32_t>(Swizzle::B128);
+    case MF_SWIZZLE_ATOMICITY: return set_swizzle(map, mode_of(map), narrow), narrow <= 3;
     case MF_FILL_MODE: return map.fill = static_cast<OutOfBounds>(narrow), narrow <= 1;
-    default: return narrow == 0;  // no interleaving, atoms of 16 bytes
+    default: return narrow == 0;  // no interleaving
   }
 }
 

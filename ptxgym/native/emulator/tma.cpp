@@ -10,7 +10,7 @@ constexpr uint32_t SHARED_ALIGN = 128;
 constexpr uint32_t MAP_ALIGN = 64;
 constexpr uint32_t MAX_LINE_BYTES = 256 * 8;
 
-// A line of a box with its global bytes resolved to host memory, and where they stand within the line.
+// A line of a box with its global bytes resolved to host memory, and where they stand within the line as it lies there.
 struct Line {
   uint8_t* data;
   uint32_t at, bytes;
@@ -24,7 +24,27 @@ struct Box {
   uint32_t chunk(uint32_t line, uint32_t index) const {
     return swizzled(shared + line * box_pitch_bytes(map) + index * CHUNK_BYTES, map.swizzle);
   }
+  // Address of byte `at` of a line that has no padding.
+  uint32_t byte(uint32_t line, uint32_t at) const {
+    const uint32_t address = chunk(line, at / CHUNK_BYTES);
+    return address + (at % CHUNK_BYTES ^ (flips_halves(address, map.swizzle) ? CHUNK_BYTES / 2 : 0));
+  }
 };
+
+// Exchanges the halves of a chunk, where the swizzle says so.
+void place_halves(uint8_t* chunk, uint32_t address, Swizzle swizzle) {
+  if (flips_halves(address, swizzle)) std::swap_ranges(chunk, chunk + CHUNK_BYTES / 2, chunk + CHUNK_BYTES / 2);
+}
+
+// Sixteen bytes to sixteen 6-bit elements side by side (.b6p2x16).
+void pack_six_bits(const uint8_t* chunk, uint8_t* packed) {
+  std::memset(packed, 0, 12);
+  for (int i = 0; i < 16; ++i) {
+    const unsigned bits = (chunk[i] & 63u) << i * 6 % 8;
+    packed[i * 6 / 8] |= static_cast<uint8_t>(bits);
+    if (bits >> 8) packed[i * 6 / 8 + 1] |= static_cast<uint8_t>(bits >> 8);
+  }
+}
 
 // Elements outside of a tensor of floating-point numbers under NaN fill: this pattern in every half word (measured on
 // an H200).
@@ -82,19 +102,23 @@ struct BoxLoad : AsyncOp {
 
   void deliver(Cta& cta) const {
     const TensorMap& map = box.map;
-    const uint32_t line_bytes = box_line_bytes(map);
+    const uint32_t data_bytes = box_data_bytes(map), chunks = box_line_bytes(map) / CHUNK_BYTES;
+    const uint32_t piece = chunk_data_bytes(map.type);  // what lies behind it in a chunk, padding, stays as it was
     alignas(16) uint8_t staged[MAX_LINE_BYTES];
     for (uint32_t index = 0; index < box.lines.size(); ++index) {
       const Line& line = box.lines[index];
       const uint8_t* source = line.data;
-      if (line.bytes != line_bytes || rounds(map.type)) {
-        fill_line(map, staged, line_bytes);
+      if (line.bytes != data_bytes || rounds(map.type)) {
+        fill_line(map, staged, data_bytes);
         if (line.bytes) std::memcpy(staged + line.at, line.data, line.bytes);
         if (rounds(map.type)) round_line(staged + line.at, line.bytes);
         source = staged;
       }
-      for (uint32_t c = 0; c < line_bytes / CHUNK_BYTES; ++c) {
-        std::memcpy(cta.shared(box.chunk(index, c)), source + c * CHUNK_BYTES, CHUNK_BYTES);
+      for (uint32_t c = 0; c < chunks; ++c) {
+        const uint32_t address = box.chunk(index, c);
+        uint8_t* chunk = cta.shared(address);
+        std::memcpy(chunk, source + c * piece, piece);
+        place_halves(chunk, address, map.swizzle);
       }
     }
     record_layout(cta);
@@ -139,22 +163,32 @@ struct BoxStore : GroupCopy {
 
   void read_source(Cta& cta) override {
     if (!staged.empty()) return;
-    const uint32_t line_bytes = box_line_bytes(box.map);
-    staged.resize(box_bytes(box.map));
+    const TensorMap& map = box.map;
+    const uint32_t data_bytes = box_data_bytes(map), chunks = box_line_bytes(map) / CHUNK_BYTES;
+    const uint32_t piece = chunk_data_bytes(map.type);
+    staged.resize(box_bytes(map));
     for (uint32_t index = 0; index < box.lines.size(); ++index) {
-      for (uint32_t c = 0; c < line_bytes / CHUNK_BYTES; ++c) {
-        std::memcpy(&staged[index * line_bytes + c * CHUNK_BYTES], cta.shared(box.chunk(index, c)), CHUNK_BYTES);
+      for (uint32_t c = 0; c < chunks; ++c) {
+        const uint32_t address = box.chunk(index, c);
+        uint8_t chunk[CHUNK_BYTES];
+        std::memcpy(chunk, cta.shared(address), CHUNK_BYTES);
+        place_halves(chunk, address, map.swizzle);
+        uint8_t* to = &staged[index * data_bytes + c * piece];
+        if (map.type == TensorType::U6_ALIGN)
+          pack_six_bits(chunk, to);
+        else
+          std::memcpy(to, chunk, piece);
       }
     }
   }
 
   void run(Cta& cta) override {
     read_source(cta);
-    const uint32_t line_bytes = box_line_bytes(box.map);
+    const uint32_t data_bytes = box_data_bytes(box.map);
     for (uint32_t index = 0; index < box.lines.size(); ++index) {
       const Line& line = box.lines[index];
       if (!line.bytes) continue;
-      const uint8_t* source = &staged[index * line_bytes + line.at];
+      const uint8_t* source = &staged[index * data_bytes + line.at];
       if (reduced == T_NONE)
         std::memcpy(line.data, source, line.bytes);
       else
@@ -211,7 +245,7 @@ void note_overlap(Cta& cta, Warp& warp, const Inst& inst, int lane, const Tensor
   FindingRecord* finding = cta.findings.add(cta, &warp, lane, "tma.overlapping_rows", Severity::Note, cta.index_of(inst));
   if (!finding) return;
   const auto stride = static_cast<unsigned long long>(map.strides[dim - 1]);
-  const unsigned long long row = (uint64_t{map.last[0]} + 1) * element_bytes(map.type);
+  const unsigned long long row = elements_bytes(map.type, uint64_t{map.last[0]} + 1);
   finding->say(
       "the tensor map's stride of dimension %d is %llu bytes, within what the smaller strides span (a row has %llu): "
       "different coordinates are the same bytes",
@@ -252,6 +286,11 @@ bool resolve(Cta& cta, Warp& warp, const Inst& inst, int lane, uint64_t map_addr
     return refuse("tma.box", "the inner box dimension of %u bytes does not fit a tensor map with %s",
                   box_line_bytes(map), swizzle_name(map.swizzle));
   }
+  if (access != Access::Read && map.type == TensorType::U4_ALIGN) {
+    return refuse("tma.element_type",
+                  "a store through a tensor map of 16U4_ALIGN16B, which loads alone can use; encode one of 16U4_ALIGN8B or "
+                  "UINT8 for stores");
+  }
   if (shared % SHARED_ALIGN) {
     return refuse("tma.misaligned", "the shared address 0x%llx of a tensor copy is not aligned to %u bytes",
                   hex(shared), SHARED_ALIGN);
@@ -266,12 +305,13 @@ bool resolve(Cta& cta, Warp& warp, const Inst& inst, int lane, uint64_t map_addr
   note_overlap(cta, warp, inst, lane, map);
   int32_t coords[MAX_RANK] = {};
   for (int dim = 0; dim < inst.nvec; ++dim) coords[dim] = warp.reg<int32_t>(cta.pool(inst.vec)[dim])[lane];
-  const uint32_t size = element_bytes(map.type);
-  // An H200 raises "illegal instruction" for both of these, which the ISA does not mention for tile mode.
-  if (coords[0] * static_cast<int64_t>(size) % CHUNK_BYTES) {
+  const auto bytes_of = [&](uint64_t count) { return elements_bytes(map.type, count); };
+  const uint32_t unit = coordinate_unit(map.type);
+  // An H200 raises "illegal instruction" for both of these, which the ISA mentions only for padded types.
+  if (coords[0] % static_cast<int32_t>(unit)) {
     return refuse("tma.coordinate",
-                  "coordinate %d of the innermost dimension is not a multiple of 16 bytes (%u elements)", coords[0],
-                  CHUNK_BYTES / size);
+                  "coordinate %d of the innermost dimension is not a multiple of %u bytes (%u elements)", coords[0],
+                  static_cast<unsigned>(bytes_of(unit)), unit);
   }
   for (int dim = 0; access != Access::Read && dim < inst.nvec; ++dim) {
     if (coords[dim] >= 0) continue;
@@ -284,19 +324,19 @@ bool resolve(Cta& cta, Warp& warp, const Inst& inst, int lane, uint64_t map_addr
   bool inside = false;
   for (uint32_t index = 0; index < box.lines.size(); ++index) {
     const BoxLine line = box_line(map, coords, index);
-    box.lines[index] = {nullptr, line.first * size, line.count * size};
+    const auto size = static_cast<uint32_t>(bytes_of(line.count));
+    box.lines[index] = {nullptr, static_cast<uint32_t>(bytes_of(line.first)), size};
     if (!line.count) continue;
     inside = true;
-    if (access == Access::Atomic)
-      note_unwritten_target(cta, warp, inst, lane, line.address, uint64_t{line.count} * size);
-    box.lines[index].data = cta.global(line.address, uint64_t{line.count} * size, access);
+    if (access == Access::Atomic) note_unwritten_target(cta, warp, inst, lane, line.address, size);
+    box.lines[index].data = cta.global(line.address, size, access);
     if (!box.lines[index].data) {
       return refuse("tma.global_out_of_bounds",
                     "%u bytes at global address 0x%llx lie inside the sizes of the tensor map but outside "
                     "of every buffer; check its globalDim and globalStrides",
-                    line.count * size, hex(line.address));
+                    size, hex(line.address));
     }
-    if (cta.grid.order) order_copy(cta, warp, inst, line.address, uint64_t{line.count} * size, access);
+    if (cta.grid.order) order_copy(cta, warp, inst, line.address, size, access);
   }
   if (!inside) note_outside(cta, warp, inst, lane, map, coords, access);
   return true;
@@ -316,17 +356,25 @@ void footprint(const Box& box, Body body) {
   }
 }
 
-// The same for what a store moves: bytes of the box outside of the tensor are not used, whatever they are.
+// The same for what a store moves: bytes of the box outside of the tensor are not used, whatever they are. Lines of
+// padded types are whole or outside.
 template <class Body>
 void stored(const Box& box, Body body) {
-  const uint32_t line_bytes = box_line_bytes(box.map);
-  const auto whole = [&](const Line& line) { return line.bytes == line_bytes; };
+  const uint32_t data_bytes = box_data_bytes(box.map);
+  const auto whole = [&](const Line& line) { return line.bytes == data_bytes; };
   if (std::all_of(box.lines.begin(), box.lines.end(), whole)) return footprint(box, body);
+  constexpr uint32_t half = CHUNK_BYTES / 2;
   for (uint32_t index = 0; index < box.lines.size(); ++index) {
-    const uint32_t end = box.lines[index].at + box.lines[index].bytes;
-    for (uint32_t at = box.lines[index].at; at < end;) {
-      const uint32_t inside = at % CHUNK_BYTES, bytes = std::min(CHUNK_BYTES - inside, end - at);
-      body(box.chunk(index, at / CHUNK_BYTES) + inside, bytes);
+    const Line& line = box.lines[index];
+    if (is_padded(box.map.type)) {
+      for (uint32_t c = 0; line.bytes && c < box_line_bytes(box.map) / CHUNK_BYTES; ++c)
+        body(box.chunk(index, c), CHUNK_BYTES);
+      continue;
+    }
+    const uint32_t end = line.at + line.bytes, step = box.map.swizzle == Swizzle::B128Atom32Flip8 ? half : CHUNK_BYTES;
+    for (uint32_t at = line.at; at < end;) {
+      const uint32_t bytes = std::min(step - at % step, end - at);
+      body(box.byte(index, at), bytes);
       at += bytes;
     }
   }

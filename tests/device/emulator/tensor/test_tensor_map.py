@@ -35,7 +35,7 @@ def test_every_field_stands_where_the_core_looks_for_it() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("data_type", "16U4_ALIGN8B"), ("swizzle", "128B_ATOM_32B"), ("interleave", "16B"), ("oob_fill", "OTHER")],
+    [("data_type", "16U8_ALIGN8B"), ("swizzle", "96B"), ("interleave", "16B"), ("oob_fill", "OTHER")],
 )
 def test_what_is_not_emulated_is_named(field: str, value: str) -> None:
     other = PLAIN.model_copy(update={field: value})

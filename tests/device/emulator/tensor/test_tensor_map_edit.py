@@ -110,6 +110,8 @@ def test_box_element_stride_and_type() -> None:
     np.testing.assert_array_equal(got[:4], TENSOR[:4, :16])
     steps = whole("element_stride.shared::cta.b1024.b32 [draft], 1, 2", tile_bytes=256)
     np.testing.assert_array_equal(steps[:4], TENSOR[0:8:2, :16])
+    flushing = whole("elemtype.shared::cta.b1024.b32 [draft], 8")  # f32.ftz; 8 of CUtensorMapDataType is FLOAT64
+    np.testing.assert_array_equal(flushing, TENSOR[:8, :16])
     bits = whole(
         "elemtype.shared::cta.b1024.b32 [draft], 2",
         "fill_mode.shared::cta.b1024.b32 [draft], 1",
