@@ -312,8 +312,16 @@ def enter_coordinates(context: Context, row: Row, operand: Operand, rank: int) -
     context.pool += found
 
 
-def _rank(form: Form) -> int:
-    return int(form["dim"][0])
+_BY_ROW = ("tile::gather4", "tile::scatter4")
+
+
+def _coordinates(form: Form) -> int:
+    """Their number: of four rows a column and the rows."""
+    return 5 if form["mode"] in _BY_ROW else int(form["dim"][0])
+
+
+def _by_row(form: Form) -> int:
+    return FLAG["F_ROWS"] if form["mode"] in _BY_ROW else 0
 
 
 def map_space(operand: Operand) -> str:
@@ -330,33 +338,38 @@ def _tensor_load(form: Form) -> Template | None:
         need(operands, 3)
         plain(operands[0])
         plain(operands[2])
-        enter_coordinates(context, row, operands[1], _rank(form))
+        enter_coordinates(context, row, operands[1], _coordinates(form))
         enter_addresses(context, row, "abc", ("shared", map_space(operands[1]), "shared"), operands[:3])
         row[FIELD["e"]], rest = _multicast_mask(form, context, operands[3:])
         optional_policy(form, context, row, rest)
 
-    return make("TMA_LOAD", form, custom=custom, family="tma", features=_ASYNC | _SHARED | FEATURE["FEAT_TARGET"])
+    features = _ASYNC | _SHARED | FEATURE["FEAT_TARGET"]
+    return make("TMA_LOAD", form, custom=custom, family="tma", features=features, flags=_by_row(form))
 
 
 def _tensor_store(form: Form) -> Template:
     def custom(context: Context, row: Row, operands: tuple[Operand, ...]) -> None:
         need(operands, 2)
         plain(operands[1])
-        enter_coordinates(context, row, operands[0], _rank(form))
+        enter_coordinates(context, row, operands[0], _coordinates(form))
         enter_addresses(context, row, "ba", (map_space(operands[0]), "shared"), operands[:2])
         optional_policy(form, context, row, operands[2:])
 
-    return make("TMA_STORE", form, custom=custom, family="tma", features=_ASYNC | _SHARED | FEATURE["FEAT_TARGET"])
+    features = _ASYNC | _SHARED | FEATURE["FEAT_TARGET"]
+    return make("TMA_STORE", form, custom=custom, family="tma", features=features, flags=_by_row(form))
 
 
 def _tensor_prefetch(form: Form) -> Template:
     def custom(context: Context, row: Row, operands: tuple[Operand, ...]) -> None:
         need(operands, 1)
-        enter_coordinates(context, row, operands[0], _rank(form))
+        enter_coordinates(context, row, operands[0], _coordinates(form))
         enter_addresses(context, row, "b", (map_space(operands[0]),), operands[:1])
         optional_policy(form, context, row, operands[1:])
 
     return make("TMA_PREFETCH", form, custom=custom, family="hint")
+
+
+_FOUR_ROWS = "sm_100a; not measured on hardware"
 
 
 def _bulk_rules() -> None:
@@ -403,6 +416,25 @@ def _bulk_rules() -> None:
         [*head, *word("prefetch", "tensor"), TENSOR_RANK, *word("L2", "global"), tile, CACHE_HINT],
         _tensor_prefetch,
         example="[map, {c0, c1}]",
+    )
+    gather, scatter = (Slot("mode", {mode: {}}) for mode in _BY_ROW)
+    matrix = [*head, *word("tensor"), Slot("dim", {"2d": {}})]
+    rule(
+        "cp",
+        [*matrix, _TO_SHARED, from_global, gather, *completion, _MULTICAST, pair, CACHE_HINT],
+        _tensor_load,
+        note=_FOUR_ROWS,
+        example="[a], [map, {x, y0, y1, y2, y3}], [c]",
+    )
+    rule(
+        "cp", [*matrix, to_global, from_shared, scatter, *group, CACHE_HINT], _tensor_store, note=_FOUR_ROWS,
+        example="[map, {x, y0, y1, y2, y3}], [a]",
+    )  # fmt: skip
+    rule(
+        "cp",
+        [*head, *word("prefetch", "tensor"), Slot("dim", {"2d": {}}), *word("L2", "global"), gather, CACHE_HINT],
+        _tensor_prefetch,
+        example="[map, {x, y0, y1, y2, y3}]",
     )
     rule("cp", [*head, *word("commit_group")], lambda f: make("BULK_COMMIT", f, (), family="tma", features=_ASYNC))
     pending = literal(0, 1 << 20, name="number of groups")

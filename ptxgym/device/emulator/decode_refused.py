@@ -27,9 +27,10 @@ _OPCODES = {
 
 Test = Callable[[Sequence[str]], bool]
 _CASES: tuple[tuple[str, Test, str], ...] = (
+    ("cp", lambda m: any("gather4" in x or "scatter4" in x for x in m),
+     "of four rows, .2d loads with .tile::gather4 and .2d stores with .tile::scatter4 are emulated"),
     ("cp", lambda m: "reduce" in m, "this reduction does not exist for its element type (or wants .noftz, for halves)"),
     ("cp", lambda m: any(x.startswith("im2col") for x in m), "im2col tensor copies are not emulated; use tile mode"),
-    ("cp", lambda m: any("gather4" in x or "scatter4" in x for x in m), _BLACKWELL),
     ("cp", lambda m: "cp_mask" in m, _BLACKWELL),
     ("tcgen05", lambda m: any(x.startswith("sp") for x in m), "sparse matrix instructions are not emulated"),
     ("tcgen05", lambda m: "ashift" in m,

@@ -1,4 +1,5 @@
-// Tensor copies in tile mode: cp.async.bulk.tensor between global and shared memory (PTX ISA 9.7.9.25.5.2, 5.5).
+// Tensor copies in tile mode: cp.async.bulk.tensor between global and shared memory (PTX ISA 9.7.9.25.5.2, 5.5), also of
+// four rows of a matrix that lie anywhere (.tile::gather4, .tile::scatter4, 5.5.3.4).
 #include <algorithm>
 #include "global_access.hpp"
 #include "matrix_types.hpp"
@@ -9,6 +10,7 @@ namespace {
 constexpr uint32_t SHARED_ALIGN = 128;
 constexpr uint32_t MAP_ALIGN = 64;
 constexpr uint32_t MAX_LINE_BYTES = 256 * 8;
+constexpr int ROWS = 4;  // of a gather or scatter
 
 // A line of a box with its global bytes resolved to host memory, and where they stand within the line as it lies there.
 struct Line {
@@ -211,10 +213,8 @@ void note_outside(Cta& cta, Warp& warp, const Inst& inst, int lane, const Tensor
   FindingRecord* finding = cta.findings.add(cta, &warp, lane, "tma.box_outside", Severity::Note, cta.index_of(inst));
   if (!finding) return;
   std::string box, sizes;
-  for (int dim = 0; dim < inst.nvec; ++dim) {
-    box += (dim ? ", " : "") + std::to_string(coords[dim]);
-    sizes += (dim ? ", " : "") + std::to_string(uint64_t{map.last[dim]} + 1);
-  }
+  for (int i = 0; i < inst.nvec; ++i) box += (i ? ", " : "") + std::to_string(coords[i]);
+  for (int dim = 0; dim < map.rank; ++dim) sizes += (dim ? ", " : "") + std::to_string(uint64_t{map.last[dim]} + 1);
   const bool writes = access != Access::Read;
   finding->say("the box at coordinates {%s} lies outside of the tensor, whose sizes are {%s}: %s", box.c_str(),
                sizes.c_str(), writes ? "the copy stores nothing" : "the copy delivers zeros or the fill value only");
@@ -276,9 +276,20 @@ bool resolve(Cta& cta, Warp& warp, const Inst& inst, int lane, uint64_t map_addr
     return refuse("tma.misaligned_map", "the tensor map at 0x%llx is not aligned to %u bytes", hex(map_address),
                   MAP_ALIGN);
   }
-  if (map.rank != inst.nvec) {
+  const bool by_row = inst.flags & F_ROWS;
+  const int rank = by_row ? 2 : inst.nvec;
+  if (map.rank != rank) {
     return refuse("tma.rank_mismatch", "the instruction gives %d coordinates, but its tensor map has rank %d",
                   inst.nvec, map.rank);
+  }
+  if (by_row) {  // the box of all four rows
+    if (map.box[1] != 1)
+      return refuse("tma.box",
+                    "the box of the tensor map has %u rows, but one of .tile::gather4 or .tile::scatter4 must have one: set "
+                    "boxDim[1] to 1",
+                    map.box[1]);
+    map.box[1] = ROWS;
+    map.element_strides[1] = 1;
   }
   const uint32_t span = box_span_bytes(map);
   if (box_line_bytes(map) % CHUNK_BYTES ||
@@ -313,17 +324,18 @@ bool resolve(Cta& cta, Warp& warp, const Inst& inst, int lane, uint64_t map_addr
                   "coordinate %d of the innermost dimension is not a multiple of %u bytes (%u elements)", coords[0],
                   static_cast<unsigned>(bytes_of(unit)), unit);
   }
-  for (int dim = 0; access != Access::Read && dim < inst.nvec; ++dim) {
-    if (coords[dim] >= 0) continue;
+  for (int i = 0; access != Access::Read && i < inst.nvec; ++i) {
+    if (coords[i] >= 0) continue;
     return refuse("tma.coordinate",
                   "coordinate %d of dimension %d is negative: a store may end outside of the tensor but not begin "
                   "before it",
-                  coords[dim], dim);
+                  coords[i], std::min(i, rank - 1));
   }
   box.lines.resize(box_lines(map));
   bool inside = false;
   for (uint32_t index = 0; index < box.lines.size(); ++index) {
-    const BoxLine line = box_line(map, coords, index);
+    const int32_t row[] = {coords[0], coords[by_row ? 1 + index : 1]};
+    const BoxLine line = by_row ? box_line(map, row, 0) : box_line(map, coords, index);
     const auto size = static_cast<uint32_t>(bytes_of(line.count));
     box.lines[index] = {nullptr, static_cast<uint32_t>(bytes_of(line.first)), size};
     if (!line.count) continue;

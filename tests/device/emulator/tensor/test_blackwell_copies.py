@@ -1,7 +1,7 @@
 # ruff: noqa: E501  (PTX text is not broken where a reader would not break it)
-"""Tensor copies of sm_100: packed types, and swizzles with larger atoms. Expected by tables and bit lists.
+"""Tensor copies of sm_100: packed types, swizzles with larger atoms, four rows at once. Expected by tables and bit lists.
 
-PTX ISA 5.5.1.1.1 (padding), 5.5.7 (swizzles), 9.7.9.25.5.1 (restrictions).
+PTX ISA 5.5.1.1.1 (padding), 5.5.3.4 (rows), 5.5.7 (swizzles), 9.7.9.25.5.1 (restrictions).
 """
 
 from __future__ import annotations
@@ -65,13 +65,14 @@ def launched(body: str, map_: TensorMap, tensor: Bytes, tile: Bytes) -> Run:
 
 def load(map_: TensorMap, coords: tuple[int, ...], expected: int, tensor: Bytes, offset: int = 0) -> Run:
     """A box into a tile of 0xCD, of which all is stored to the buffer `tile`."""
+    mode = ".tile::gather4" if len(coords) == 5 else ""
     fill = EACH_WORD.format("FILL", "st.shared.u32 [%r22], 0xCDCDCDCD;")
     dump = EACH_WORD.format("DUMP", "ld.shared.u32 %r23, [%r22]; add.s64 %rd9, %rd9, %rd1; st.global.u32 [%rd9], %r23;")
     body = f"""
       {fill} {ARGUMENTS.format(offset)} @%p1 bra READY; mbarrier.init.shared::cta.b64 [bar], 1;
     READY: fence.proxy.async.shared::cta; bar.sync 0;
       @%p1 bra ASKED; mbarrier.arrive.expect_tx.shared::cta.b64 _, [bar], {expected};
-      cp.async.bulk.tensor.2d.shared::cta.global.tile.mbarrier::complete_tx::bytes [%r30], [%rd2, {{{", ".join(map(str, coords))}}}], [bar];
+      cp.async.bulk.tensor.2d.shared::cta.global{mode or ".tile"}.mbarrier::complete_tx::bytes [%r30], [%rd2, {{{", ".join(map(str, coords))}}}], [bar];
     ASKED: mbarrier.try_wait.parity.shared::cta.b64 %p2, [bar], 0; @!%p2 bra ASKED;
       {dump}
     """
@@ -79,10 +80,11 @@ def load(map_: TensorMap, coords: tuple[int, ...], expected: int, tensor: Bytes,
 
 
 def store(map_: TensorMap, coords: tuple[int, ...], tile: Bytes, tensor: Bytes) -> Run:
+    mode = ".tile::scatter4" if len(coords) == 5 else ""
     fill = EACH_WORD.format("FILL", "add.s64 %rd9, %rd9, %rd1; ld.global.u32 %r23, [%rd9]; st.shared.u32 [%r22], %r23;")
     body = f"""
       {fill} {ARGUMENTS.format(0)} fence.proxy.async.shared::cta; bar.sync 0; @%p1 bra END;
-      cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%rd2, {{{", ".join(map(str, coords))}}}], [%r30];
+      cp.async.bulk.tensor.2d.global.shared::cta{mode or ".tile"}.bulk_group [%rd2, {{{", ".join(map(str, coords))}}}], [%r30];
       cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;
     END:
     """
@@ -206,3 +208,49 @@ def test_the_first_coordinate_of_packed_elements(kind: str, unit: int) -> None:
     assert done.fatal == "tma.coordinate"
     message = done.message("tma.coordinate")
     assert f"coordinate {unit // 2} " in message and f"({unit} elements)" in message
+
+
+# ---- four rows
+
+
+@pytest.mark.parametrize("swizzle", ["NONE", "128B", "128B_ATOM_32B_FLIP_8B"])
+def test_rows_are_gathered(swizzle: str) -> None:
+    """In the order in which they are named, one of them twice; rows outside are zeros."""
+    map_ = made("UINT8", (192, 24), 192, (128, 1), swizzle)
+    got = tile_after(load(map_, (64, 9, 0, 24, 9), 4 * 128, ROWS.reshape(-1))).reshape(-1, 128)
+    want = np.stack([ROWS[9, 64:], ROWS[0, 64:], np.zeros(128, np.uint8), ROWS[9, 64:]])
+    np.testing.assert_array_equal(got[:4], swizzled(want, swizzle))
+    assert (got[4:] == 0xCD).all()
+
+
+def test_rows_of_halves_are_gathered_and_clipped() -> None:
+    tensor = noise(8, 96)  # 48 elements of two bytes
+    got = tile_after(load(made("BFLOAT16", (48, 8), 96, (32, 1)), (24, 7, -1, 2, 5), 256, tensor.reshape(-1)))
+    want = np.zeros((4, 64), np.uint8)
+    for line, row in ((0, 7), (2, 2), (3, 5)):
+        want[line, :48] = tensor[row, 48:]
+    np.testing.assert_array_equal(got[:256].reshape(4, 64), want)
+
+
+@pytest.mark.parametrize("swizzle", ["NONE", "128B"])
+def test_rows_are_scattered(swizzle: str) -> None:
+    image = noise(TILE)
+    lines = image[:512].reshape(4, 128).copy()
+    image[:512] = swizzled(lines, swizzle).reshape(-1)
+    want = np.zeros((24, 192), np.uint8)
+    want[[3, 20, 11], 64:] = lines[[0, 1, 3]]
+    map_ = made("UINT8", (192, 24), 192, (128, 1), swizzle)
+    done = store(map_, (64, 3, 20, 24, 11), image, np.zeros(24 * 192, np.uint8))
+    np.testing.assert_array_equal(tensor_after(done).reshape(24, 192), want)
+
+
+def test_what_four_rows_must_keep_to() -> None:
+    tall = load(made("UINT8", (192, 24), 192, (128, 4)), (0, 1, 2, 3, 4), 0, ROWS.reshape(-1))
+    assert tall.fatal == "tma.box" and "boxDim[1] to 1" in tall.message("tma.box")
+    short = made("UINT8", (192, 24), 192, (128, 1))
+    negative = store(short, (0, 1, -2, 3, 4), noise(TILE), np.zeros(24 * 192, np.uint8))
+    assert negative.fatal == "tma.coordinate" and "coordinate -2 of dimension 1" in negative.message("tma.coordinate")
+    outside = load(short, (0, 24, 30, -1, 99), 512, ROWS.reshape(-1))
+    assert outside.launch.outcome == Outcome.OK and outside.codes == ["tma.box_outside"]
+    message = outside.message("tma.box_outside")
+    assert "{0, 24, 30, -1, 99}" in message and "{192, 24}" in message
