@@ -62,6 +62,8 @@ def _tensor_address(context: Context, operand: Operand) -> tuple[int, int]:
         raise RefusedOperand(f"{describe(operand)} where a tensor memory address in brackets is expected")
     if not isinstance(operand.base, Register | Integer):
         raise RefusedOperand(f"{describe(operand.base)} as a tensor memory address, which is a 32-bit register")
+    if not -(1 << 31) <= operand.offset < 1 << 31:
+        raise RefusedOperand(f"the offset {operand.offset}, which does not fit into 32 bits")
     return context.value(operand.base, "u32"), operand.offset
 
 
