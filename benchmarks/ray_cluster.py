@@ -39,6 +39,8 @@ from tests.bad_kernels import BAD, EMPTY_KERNEL, HEAD, SIGNATURE, device, host
 
 SECRET = "cluster"
 LIMIT_S = 3600.0
+RETRIES = 4
+"""As many as there are deaths: one that runs for long may be hit by each."""
 WORKLOAD = "schedules"
 NATIVE = ("native", "object")
 """Kinds of the cache's entries that hold the emulator and the recorder, which no node need compile again."""
@@ -179,7 +181,8 @@ def main() -> int:
         with EvaluationService(fleet=Fleet(cpu=2), secret=SECRET, cache=cache) as local:
             expected, local_s, local_counters = asked(local, requests)
         nodes = Nodes(chosen.nodes, Path(folder))
-        with EvaluationService("ray", fleet=Fleet(cpu=chosen.nodes), secret=SECRET) as remote:
+        fleet = Fleet(cpu=chosen.nodes)
+        with EvaluationService("ray", fleet=fleet, secret=SECRET, retries=RETRIES) as remote:
             reaper = Reaper(remote, nodes, len(once))
             with ThreadPoolExecutor(1) as thread:
                 asking = thread.submit(asked, remote, requests)

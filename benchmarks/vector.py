@@ -23,6 +23,7 @@ import contextlib
 import json
 import multiprocessing
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -36,6 +37,7 @@ ID = "PTX-Gemm-H100"
 SECRET = "benchmark"
 WEDGED_S = 20.0
 """Deadline of the round in which one evaluation is stopped for good."""
+DOZEN = 12
 
 
 def new_texts(count: int, first: int) -> list[str]:
@@ -118,24 +120,25 @@ class Envs:
         return rate, each_s
 
     def wedge(self) -> tuple[int, float]:
-        """Stop the worker of one evaluation for good; return how many environments were truncated, and the seconds."""
-        import signal
-        import threading
+        """Stop the worker of one evaluation for good; return how many environments were truncated, and the seconds.
 
-        texts = new_texts(len(self.envs.unwrapped.envs), 3 * 10**6)[:1] + ["// no kernel"] * (
-            len(self.envs.unwrapped.envs) - 1
-        )
-        for env in self.envs.unwrapped.envs:
+        The others ask for texts that are no kernels, a dozen in all: the worker that is left has time for so many.
+        """
+        from ptxgym.cluster import Request
+
+        envs = self.envs.unwrapped.envs
+        (wedged,) = new_texts(1, 3 * 10**6)
+        ticket = self.service.submit(Request(text=wedged, task="gemm"))
+        while not (busy := [worker for worker in self.service.status().workers if worker.running]):
+            time.sleep(0.05)
+        os.kill(busy[0].pid, signal.SIGSTOP)
+        for env in envs:
             env._deadline_s = WEDGED_S
-
-        def stop() -> None:
-            while not (busy := [worker for worker in self.service.status().workers if worker.running]):
-                time.sleep(0.05)
-            os.kill(busy[0].pid, signal.SIGSTOP)
-
-        threading.Thread(target=stop, daemon=True).start()
         began = time.perf_counter()
-        _, _, _, truncated, _ = self.envs.step(texts)
+        texts = [wedged, *(f"// no kernel {number % DOZEN}" for number in range(len(envs) - 1))]
+        _, _, _, truncated, infos = self.envs.step(texts)
+        ticket.cancel()
+        assert [verdict is None for verdict in infos["verdict"]] == list(truncated)
         return int(truncated.sum()), time.perf_counter() - began
 
     def close(self) -> None:

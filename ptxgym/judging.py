@@ -47,8 +47,23 @@ class _Call(Generic[T]):
         self.ended: Future[T] = Future()
         self.placed = False
         """Whether it takes one of the places."""
-        self.held: list[_Held] = []
+        self._lock = threading.Lock()
+        self._held: list[_Held] = []
         """Of gates; given back where it is not waited for any more."""
+        self._overdue = False
+
+    def hold(self, held: _Held) -> bool:
+        """Note an entry of a gate; False where nobody waits any more, who would have to give it back."""
+        with self._lock:
+            self._held.append(held)
+            return not self._overdue
+
+    def give_up(self) -> None:
+        """Give back what it holds of gates, and let it hold nothing any more."""
+        with self._lock:
+            self._overdue = True
+            for held in self._held:
+                held.give_back()
 
 
 class _Held:
@@ -73,12 +88,17 @@ class Gate:
         self._mine = threading.local()
 
     def __enter__(self) -> None:
-        """Wait for an entry."""
+        """Wait for an entry.
+
+        Raises:
+            Overdue: on the thread of a call that nobody waits for any more.
+        """
         self._entries.acquire()
         self._mine.held = _Held(self._entries)
         call = _RUNNING.get()
-        if call is not None:
-            call.held.append(self._mine.held)
+        if call is not None and not call.hold(self._mine.held):
+            self._mine.held.give_back()
+            raise Overdue("an evaluation that is not waited for any more came to a gate")
 
     def __exit__(self, *error: object) -> None:
         """Give it back."""
@@ -138,8 +158,7 @@ class Judging:
         """Return, or raise, what a call came to after all: it may have raised a TimeoutError of its own."""
         if call.ended.done():
             return call.ended.result()
-        for held in list(call.held):
-            held.give_back()
+        call.give_up()
         raise Overdue(
             f"an evaluation was not over after {self._deadline_s:g} s, and is no longer waited for; if the machine is "
             "only slow, allow more by ptxgym.judging.configure(deadline_s=…)"

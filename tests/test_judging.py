@@ -386,6 +386,24 @@ def test_who_is_overdue_keeps_nobody_out_of_a_gate(release: threading.Event) -> 
         bench.call(lambda: work(False))
 
 
+def test_what_is_not_waited_for_any_more_never_takes_an_entry() -> None:
+    bench, gate, never, entered = Judging(at_once=2, deadline_s=0.5), Gate(1), threading.Event(), list[str]()
+
+    def hang() -> None:
+        with gate:
+            entered.append("hanging")
+            never.wait()
+
+    def pass_through() -> str:
+        with gate:
+            return "through"
+
+    with gate, pytest.raises(Overdue):
+        bench.call(hang)  # waits at the gate
+    assert [bench.call(pass_through) for _ in range(3)] == ["through"] * 3 and entered == []
+    never.set()
+
+
 def test_limits_that_let_nothing_through_are_refused() -> None:
     with pytest.raises(UsageError, match="at_once must be at least 1, not 0"):
         Judging(at_once=0)

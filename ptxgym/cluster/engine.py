@@ -18,7 +18,7 @@ from ptxgym.cluster.results import Results
 from ptxgym.cluster.scheduler import Limits, Scheduler
 from ptxgym.cluster.station import Description
 from ptxgym.cluster.work import Role, Worker
-from ptxgym.errors import InfrastructureError, UsageError
+from ptxgym.errors import InfrastructureError, ResourcesMissing, UsageError
 from ptxgym.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ class Engine:
         """Add the roles of nodes that have joined."""
         assert self._grown is not None
         while not self._over.wait(GROW_S) and not self._lost:
-            with contextlib.suppress(InfrastructureError):
+            with contextlib.suppress(InfrastructureError, ResourcesMissing):  # a node that went may come back
                 fresh = [role for role in self._grown() if role.name not in self._described]
                 self._described |= {role.name: Future() for role in fresh}
                 if fresh:

@@ -55,6 +55,8 @@ class Job:
     hand: Hand | None = None
     """Who works on it."""
     failures: int = 0
+    losses: int = 0
+    """Of what was built."""
     alone: bool = False
     """Was aboard when a worker with several steps died: runs by itself until it is known whether it was the cause."""
     not_before: float = 0.0

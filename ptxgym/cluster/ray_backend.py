@@ -9,7 +9,7 @@ import platform
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any
 
 import ray
@@ -32,6 +32,10 @@ HIRE_POLL_S = 1.0
 CLOSE_LIMIT_S = 5.0
 SHUN_S = 600.0
 """For which nobody is hired on a node whose worker was refused, while there are others."""
+
+
+class _NotReady(Exception):
+    """Raised where an actor has not answered in time; not a TimeoutError, which what runs in it may raise."""
 
 
 class RayBackend:
@@ -86,9 +90,9 @@ class RayBackend:
         """Start an actor; see `Backend.hire`."""
         with self._hired:
             self._hiring += 1
+        try:
             if self._board is None:
                 self._board = _board()
-        try:
             return self._started(role, config, tell)
         finally:
             with self._hired:
@@ -128,7 +132,7 @@ class RayBackend:
             node = self._answer(actor.where.remote(), until, lambda waited_s: self._tell_of_room(role, waited_s, tell))
             until = time.monotonic() + START_LIMIT_S
             return RayWorker(actor, name, node, self._answer(actor.start.remote(), until))
-        except TimeoutError:
+        except _NotReady:
             end(actor)
             raise InfrastructureError(
                 f"worker {name} was not ready within {START_LIMIT_S:g} s; `ray status` shows whether Ray has placed it"
@@ -147,24 +151,24 @@ class RayBackend:
         if role.accelerator:
             options |= {"num_gpus": 1, "num_cpus": 0, "accelerator_type": role.accelerator}
         now = time.monotonic()
-        shunned = sorted(node for node, until in self._shunned.items() if until > now)
+        shunned = sorted(node for node, until in list(self._shunned.items()) if until > now)
         if shunned and {node["NodeID"] for node in alive_nodes() if node["Resources"].get("CPU")} - {*shunned}:
             options["label_selector"] = {"ray.io/node-id": f"!in({','.join(shunned)})"}
         return options
 
     def _answer(self, reference: Any, until: float, waiting: Callable[[float], None] = lambda waited_s: None) -> Any:
-        """Return what an actor says, or raise what it raised, `TimeoutError` included."""
+        """Return what an actor says, or raise what it raised; `_NotReady` if it says nothing in time."""
         began = time.monotonic()
         future: Future[Any] = reference.future()
         while True:
-            with contextlib.suppress(TimeoutError):
-                return future.result(HIRE_POLL_S)
+            if wait([future], HIRE_POLL_S).done:
+                return future.result()
             if self._closed.is_set():
                 raise InfrastructureError("the evaluation service was closed")
             now = time.monotonic()
             waiting(now - began)
             if now > until:
-                raise TimeoutError
+                raise _NotReady
 
     def _tell_of_room(self, role: Role, waited_s: float, tell: Callable[[str], None]) -> None:
         """Say that Ray has no room for an actor yet; it places it as soon as there is some."""
@@ -182,6 +186,8 @@ class RayBackend:
 
     def publish(self, status: ServiceStatus) -> None:
         """Export metrics, and show the status on the cluster's board."""
+        if self._closed.is_set():
+            return
         self._metrics.export(status)
         if self._board is not None and ray.is_initialized():
             with contextlib.suppress(ray.exceptions.RayError, ValueError):

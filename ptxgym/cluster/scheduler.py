@@ -299,6 +299,8 @@ class Scheduler:
             hand.done += 1
             if error is None:
                 self._came(job, hand, done.result(), now)
+            elif isinstance(error, HandoverLost):
+                self._rebuild(job, error, now)
             elif isinstance(error, InfrastructureError):
                 self._crew.struck(hand, str(error), now)
                 self._retry(job, error, hand.worker.place, now)
@@ -337,11 +339,24 @@ class Scheduler:
                 job, InfrastructureError(f"the machine failed {times} at this evaluation, last on {place}: {error}")
             )
             return
-        self.counters["retries"] += 1
-        job.not_before = now + RETRY_PAUSE_S * 2.0 ** (job.failures - 1)
-        if isinstance(error, HandoverLost):
+        self._again(job, job.failures, now)
+
+    def _rebuild(self, job: Job, error: HandoverLost, now: float) -> None:
+        """Have a job built again; neither it nor who should go on with it is to blame, unless that has no end."""
+        job.losses += 1
+        if job.abandoned_at is not None:
+            self._drop(job)
+        elif job.losses > self._limits.retries:
+            self.counters["failed"] += 1
+            self._end(job, InfrastructureError(f"what was built was lost {job.losses} times, last: {error}"))
+        else:
             job.kind, job.handover = Kind.BUILD, None
             self.counters["rebuilds"] += 1
+            self._again(job, job.losses, now)
+
+    def _again(self, job: Job, times: int, now: float) -> None:
+        self.counters["retries"] += 1
+        job.not_before = now + RETRY_PAUSE_S * 2.0 ** (times - 1)
 
     def _drop(self, job: Job) -> None:
         """Forget a job that has ended, or that nobody waits for."""

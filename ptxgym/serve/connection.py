@@ -8,6 +8,7 @@ import os
 import socket
 import ssl
 import threading
+from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from ptxgym.errors import AccessDenied, UsageError
@@ -17,6 +18,7 @@ CONNECT_LIMIT_S = 10.0
 ANSWER_BYTES = 64 << 20
 IDLE = 32
 """Connections that are kept open."""
+_HUNG_UP = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
 
 
 def is_address(device: object) -> bool:
@@ -80,7 +82,21 @@ class Connections:
         headers = {"Authorization": f"Bearer {_token()}", "Accept": "application/json"}
         if body is not None:
             headers["Content-Type"] = "application/json"
-        connection = self._taken()
+        while (idle := self._idle_one()) is not None:
+            with contextlib.suppress(*_HUNG_UP):  # a server ends what is idle for long; asking again is free
+                return self._exchanged(idle, method, path, body, headers, limit_s)
+            self._drop_idle()
+        return self._exchanged(self._fresh(), method, path, body, headers, limit_s)
+
+    def _exchanged(
+        self,
+        connection: http.client.HTTPConnection,
+        method: str,
+        path: str,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        limit_s: float,
+    ) -> tuple[int, bytes]:
         try:
             if connection.sock is None:
                 connection.timeout = min(CONNECT_LIMIT_S, limit_s)
@@ -137,17 +153,22 @@ class Connections:
 
     def close(self) -> None:
         """Close what is idle, and what is still in use once it no longer is."""
+        self._closed = True
+        self._drop_idle()
+
+    def _drop_idle(self) -> None:
         with self._lock:
-            idle, self._idle, self._closed = self._idle, [], True
+            idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
 
-    def _taken(self) -> http.client.HTTPConnection:
+    def _idle_one(self) -> http.client.HTTPConnection | None:
         if self._owner != os.getpid():  # the parent's go on over the same sockets, and its lock may be held
             self._owner, self._idle, self._lock = os.getpid(), [], threading.Lock()
         with self._lock:
-            if self._idle:
-                return self._idle.pop()
+            return self._idle.pop() if self._idle else None
+
+    def _fresh(self) -> http.client.HTTPConnection:
         if self._tls is None:
             return http.client.HTTPConnection(self._host, self._port)
         return http.client.HTTPSConnection(self._host, self._port, context=self._tls)

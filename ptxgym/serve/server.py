@@ -19,6 +19,8 @@ from ptxgym.serve.journal import Journal
 from ptxgym.serve.scheme import tell_other_scheme
 
 BACKLOG = 2048
+KEEP_ALIVE_S = 75
+"""How long an idle connection is kept: clients pause while they think, and a new one costs round trips."""
 GRACE_S = 30.0
 LINGER_S = 1.5
 """How long a server that ends is still there after its last verdict: a client may be between two questions."""
@@ -131,6 +133,7 @@ async def _serve(
         ws="none",
         server_header=False,
         timeout_graceful_shutdown=5,
+        timeout_keep_alive=KEEP_ALIVE_S,
         backlog=BACKLOG,
         ssl_certfile=place.certificate,
         ssl_keyfile=place.key,

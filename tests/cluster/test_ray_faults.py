@@ -8,9 +8,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -148,3 +151,22 @@ def test_the_death_of_the_head_is_told_to_who_waits(cluster, drive):
     for _ in range(2):  # who waits, and who asks then
         assert f"the head of the Ray cluster, {address}, has not answered for" in said(driver)["said"]
     assert said(driver) == {"left": True} and driver.wait(60) == 0
+
+
+def test_a_timeout_within_a_worker_that_starts_is_told_as_such_at_once() -> None:
+    from ptxgym.cluster.ray_backend import RayBackend, _NotReady
+
+    class Reference:
+        def __init__(self) -> None:
+            self.found: Future[str] = Future()
+
+        def future(self) -> Future[str]:
+            return self.found
+
+    backend: Any = SimpleNamespace(_closed=threading.Event())
+    raised, silent = Reference(), Reference()
+    raised.found.set_exception(TimeoutError("the compiler did not start in time"))
+    with pytest.raises(TimeoutError, match="the compiler"):
+        RayBackend._answer(backend, raised, time.monotonic() + 300.0)
+    with pytest.raises(_NotReady):
+        RayBackend._answer(backend, silent, time.monotonic() + 0.1)

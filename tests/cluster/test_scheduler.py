@@ -336,6 +336,30 @@ def test_a_build_that_went_with_its_node_is_made_again():
     assert worker.texts == ["a"] and worker.steps[-1][0].kind is Kind.BUILD
 
 
+def test_a_lost_build_counts_neither_against_the_evaluation_nor_against_its_worker():
+    bench, worker = one_worker(retries=1)
+    ticket = bench.ask("a")
+    for error in (InfrastructureError("no disk"), None, HandoverLost("gone"), None, None):
+        assert worker.texts == ["a"]
+        worker.end("a", error)
+        bench.settle()
+        bench.wait(1)
+    assert ticket.result().message == "a"
+    assert bench.counters["retries"] == 2 and bench.counters["rebuilds"] == 1
+
+
+def test_an_evaluation_whose_builds_are_always_lost_is_given_up():
+    bench, worker = one_worker(retries=1)
+    ticket = bench.ask("a")
+    for error in (None, HandoverLost("gone"), None, HandoverLost("gone again")):
+        worker.end("a", error)
+        bench.settle()
+        bench.wait(1)
+    with pytest.raises(InfrastructureError, match="was lost 2 times, last: gone again"):
+        ticket.result(0)
+    assert "deaths" not in bench.counters
+
+
 def test_a_text_that_kills_its_workers_is_given_up():
     bench, worker = one_worker(retries=2)
     ticket, other = bench.ask("poison", started=True), bench.ask("b")
@@ -389,7 +413,7 @@ def test_the_end_is_told_to_all_who_wait_and_to_who_comes_after():
 
 ACTIONS = st.lists(
     st.tuples(
-        st.sampled_from(("ask", "ask started", "end", "fail", "die", "cancel", "wait", "probe", "unwell")),
+        st.sampled_from(("ask", "ask started", "end", "fail", "lose", "die", "cancel", "wait", "probe", "unwell")),
         st.integers(0, 7),
     ),
     max_size=60,
@@ -426,11 +450,11 @@ def test_whatever_happens_every_asker_is_answered_once_and_equal_work_is_never_i
                 else:
                     probe.set_exception(InfrastructureError("not well"))
         elif action == "die":
-            alive = [worker for worker in bench.workers if not worker.killed]
-            alive[number % len(alive)].kill()
+            if alive := [worker for worker in bench.workers if not worker.killed]:
+                alive[number % len(alive)].kill()
         elif steps():
             worker, text = steps()[number % len(steps())]
-            worker.end(text, InfrastructureError("failed") if action == "fail" else None)
+            worker.end(text, {"fail": InfrastructureError("failed"), "lose": HandoverLost("gone")}.get(action))
         bench.settle()
         bench.staff()
 

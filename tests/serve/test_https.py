@@ -129,11 +129,15 @@ def proxy(context: ssl.SSLContext, host: str, port: int) -> Iterator[str]:
         await asyncio.gather(pump(reader, inner_writer), pump(inner_reader, writer))
 
     async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
-            while data := await source.read(65536):
-                sink.write(data)
-                await sink.drain()
-        sink.close()
+        try:
+            with contextlib.suppress(OSError):
+                while data := await source.read(65536):
+                    sink.write(data)
+                    await sink.drain()
+            sink.close()
+        except asyncio.CancelledError:  # a client that keeps its connection is there still when all ends
+            sink.transport.abort()
+            raise
 
     loop = asyncio.new_event_loop()
     server = loop.run_until_complete(asyncio.start_server(forward, "127.0.0.1", 0, ssl=context))
@@ -147,6 +151,7 @@ def proxy(context: ssl.SSLContext, host: str, port: int) -> Iterator[str]:
     for task in left:
         task.cancel()
     loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+    loop.run_until_complete(asyncio.sleep(0))  # what was aborted is closed
     loop.close()
 
 

@@ -28,6 +28,7 @@ from ptxgym.errors import (
 )
 from ptxgym.evaluator import Evaluator
 from ptxgym.serve import client
+from ptxgym.serve.connection import Connections
 from ptxgym.serve.journal import Journal
 from ptxgym.serve.wire import Answer, Asked, Problem
 from ptxgym.task import load_task
@@ -70,6 +71,42 @@ def test_a_connection_that_is_used_while_its_client_is_closed_is_closed_too(star
     asked._about = None
     asked.about()
     assert asked._connections._idle == []
+
+
+def test_connections_that_the_server_has_ended_meanwhile_cost_one_try(monkeypatch):
+    monkeypatch.setenv("PTXGYM_TOKEN", TOKEN)
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+    accepted: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(5) as threads:
+        server.settimeout(30.0)
+        connections = Connections(f"http://127.0.0.1:{server.getsockname()[1]}")
+
+        def exchange() -> tuple[int, bytes]:
+            return connections.exchange("GET", "/", None, 30.0)
+
+        def serve() -> None:
+            accepted.append(server.accept()[0])
+            assert accepted[-1].recv(4096).startswith(b"GET / HTTP/1.1")
+
+        asked = [threads.submit(exchange) for _ in range(4)]
+        for _ in asked:
+            serve()
+        for link in accepted:
+            link.sendall(answer)
+        assert [each.result() for each in asked] == [(200, b"{}")] * 4
+        for link in accepted:
+            link.close()
+        again = threads.submit(exchange)
+        serve()
+        accepted[-1].sendall(answer)
+        assert again.result() == (200, b"{}") and len(accepted) == 5
+        accepted[-1].close()  # where a new one hangs up, too, that is told
+        once_more = threads.submit(exchange)
+        serve()
+        accepted[-1].close()
+        with pytest.raises(ConnectionError):
+            once_more.result()
+        connections.close()
 
 
 def test_errors_arrive_as_they_were_raised(start):
