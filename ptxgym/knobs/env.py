@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -13,8 +15,8 @@ from numpy.typing import NDArray
 from ptxgym.arguments import whole_number
 from ptxgym.availability import check_evaluator
 from ptxgym.device.cuda.model import Tier
-from ptxgym.episode import Episode
-from ptxgym.errors import InfrastructureError, UsageError
+from ptxgym.episode import Episode, Turn
+from ptxgym.errors import InfrastructureError, ToolchainError, UsageError
 from ptxgym.evaluator import Evaluator
 from ptxgym.knobs.features import features, ladder, names
 from ptxgym.knobs.template import KnobTemplate, load_template
@@ -60,6 +62,7 @@ class KnobEnv(gym.Env[Numbers, Action]):
         device: str = "auto",
         tier: Tier = "standard",
         evaluator: Evaluator | None = None,
+        pauses_s: Sequence[float] = (),
     ) -> None:
         """Make the environment; nothing is started before the first step.
 
@@ -71,6 +74,8 @@ class KnobEnv(gym.Env[Numbers, Action]):
             device: `auto`, `emulator`, `cuda`, or the address of a service.
             tier: How a GPU measures.
             evaluator: Instead of the one that this process shares; it is not closed with the environment.
+            pauses_s: Where the machine failed at a turn, so long is waited before each further try; by default the
+                first failure truncates.
 
         Raises:
             UnknownNameError: if there is no such template, environment, variant or reward.
@@ -80,7 +85,9 @@ class KnobEnv(gym.Env[Numbers, Action]):
         self.template = template if isinstance(template, KnobTemplate) else load_template(template)
         if not 0 <= ladder < float("inf"):
             raise UsageError(f"ladder must be 0 or more, not {ladder}")
-        self._ladder = ladder
+        if not all(0 <= pause_s < float("inf") for pause_s in pauses_s):
+            raise UsageError(f"pauses_s must be seconds, 0 or more, not {list(pauses_s)}")
+        self._ladder, self._pauses_s = ladder, tuple(pauses_s)
         evaluator = Evaluator.shared(device, tier) if evaluator is None else evaluator
         check_evaluator(evaluator)
         self._evaluator: Evaluator | None = evaluator
@@ -130,7 +137,7 @@ class KnobEnv(gym.Env[Numbers, Action]):
         chosen = tuple(int(choice) for choice in action)
         info: dict[str, Any] = {"setting": self.template.setting(chosen)}
         try:
-            turn = self._episode.submit(self.template.render(chosen))
+            turn = self._judged(self.template.render(chosen))
         except InfrastructureError as error:
             self._over = True
             info |= {"turn": len(self._episode.turns), "best_score": self._episode.best_score}
@@ -152,6 +159,17 @@ class KnobEnv(gym.Env[Numbers, Action]):
         return Episode(
             self.template.env, evaluator, variant=self.template.variant, turns=self._turns, reward=self._reward
         )
+
+    def _judged(self, text: str) -> Turn:
+        """Take a turn; where the machine failed, again after each pause."""
+        for pause_s in self._pauses_s:
+            try:
+                return self._episode.submit(text)
+            except ToolchainError:  # which no waiting mends
+                raise
+            except InfrastructureError:  # the turn does not count
+                time.sleep(pause_s)
+        return self._episode.submit(text)
 
     def _observe(self, chosen: tuple[int, ...], verdict: Verdict | None) -> Numbers:
         left = self._episode.turns_left / self._turns

@@ -74,6 +74,16 @@ class LineWriter:
             os.fsync(self._file)
             self._unsure = False
 
+    def in_place(self) -> bool:
+        """Return whether what is written stands at `path`: the file is open, and neither removed nor replaced."""
+        with self._lock:
+            if self._file < 0:
+                return False
+            try:
+                return os.path.samestat(os.fstat(self._file), self.path.stat())
+            except OSError:
+                return False
+
     def close(self) -> None:
         """Close the file; calling it again does nothing."""
         with self._lock:

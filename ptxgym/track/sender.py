@@ -61,7 +61,12 @@ class Sender:
         self._ending = self._given_up = False
         self._process: subprocess.Popen[bytes] | None = None
         self._thread = threading.Thread(target=self._watch, name="wandb", daemon=True)
-        self._thread.start()
+        self._watched = True
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # no thread is left to be had
+            self._watched = False
+            self._problem(f"wandb cannot begin ({error})")
 
     def problems(self) -> list[str]:
         """Return what went wrong since the last call."""
@@ -80,7 +85,7 @@ class Sender:
         with self._guard:
             self._ending = True
             self._no_more()
-        if not wait_s:
+        if not wait_s or not self._watched:
             return
         self._thread.join(wait_s)
         if self._thread.is_alive():
@@ -93,7 +98,11 @@ class Sender:
         """Begin as wandb's variables say; where that fails, offline; where that fails too, not at all."""
         reasons: list[str] = []
         for mode in ({}, {"WANDB_MODE": "offline"}):
-            process = self._started(mode)
+            try:
+                process = self._started(mode)
+            except OSError as error:  # no memory, no process or no file is left to be had
+                reasons.append(f"its process cannot be started: {error.strerror or error}")
+                continue
             why = self._began(process)
             if why is None:
                 if reasons:

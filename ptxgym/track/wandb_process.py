@@ -108,7 +108,8 @@ class WandbRun:
             settings=self._wandb.Settings(**{name: value for name, value in wanted.items() if name in known}),
         )
         self._sent, self._marked, self._marked_at = 0, self.state.sent, time.monotonic()
-        self._seen: dict[str, int] = {}
+        self._seen: dict[str, tuple[int, set[str]]] = {}
+        """By axis: the highest step, and the names of the numbers that came at it."""
         self._defined: set[str] = set()
         self._tables: dict[str, Any] = {}
         self._pending: dict[str, int] = {}
@@ -141,16 +142,30 @@ class WandbRun:
 
     def _log(self, event: Logged, number: int, known: bool) -> None:
         """Send numbers by their own axis; wandb's step is the number of the line, which only grows."""
-        past = event.step <= self._seen.get(event.axis, -1)
-        self._seen[event.axis] = max(event.step, self._seen.get(event.axis, -1))
+        values = self._new(event)
         if event.row is not None and not (known and self.run.resumed):
             self._add(event.row)
-        if known or past:  # training that goes on from a checkpoint repeats some steps
+        if known or values is None:
             return
         self._define(event)
-        self.run.log({event.axis: event.step, **event.values}, step=number)
+        self.run.log({event.axis: event.step, **values}, step=number)
         if event.row is not None and self._pending[event.row.table] >= GROWN_BY * self._rows(event.row.table):
             self._send_table(event.row.table, number)
+
+    def _new(self, event: Logged) -> dict[str, float] | None:
+        """Return what of an event has not come before, None if all has.
+
+        Training that goes on from a checkpoint repeats some steps; one step may come in several events, as a trainer
+        logs its loss, its evaluation and its run time.
+        """
+        step, names = self._seen.get(event.axis, (-1, set()))
+        if event.step < step:
+            return None
+        if event.step > step:
+            names = set()
+        values = {name: value for name, value in event.values.items() if name not in names}
+        self._seen[event.axis] = event.step, names | values.keys()
+        return values if values or event.step > step else None
 
     def _define(self, event: Logged) -> None:
         """Let each group of numbers be drawn over its own axis."""

@@ -40,6 +40,8 @@ _OWN_OF_PPO = {
     "seed": "the key seed",
     "framework": "ptxgym: PyTorch",
     "callbacks": "ptxgym.train.rllib",
+    "restart_failed_sub_environments": "ptxgym.train.runner: an episode that the machine failed at is dropped",
+    "gym_env_vectorize_mode": "ptxgym.train.runner; num_env_runners evaluates in several processes",
     "model": "the table model",
     "model_config": "the table model",
 }

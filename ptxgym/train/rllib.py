@@ -9,19 +9,22 @@ import os
 import shutil
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import ptxgym
-from ptxgym.errors import UsageError
+from ptxgym.errors import InfrastructureError, PtxgymError, UsageError
 from ptxgym.evaluator import Evaluator
 from ptxgym.extras import need
-from ptxgym.knobs.journal import Evaluated, journalled, read_journals
+from ptxgym.knobs.journal import Evaluated, read_journals
 from ptxgym.knobs.template import KnobTemplate, load_template
 from ptxgym.store.lines import write_whole
+from ptxgym.train import runner
 from ptxgym.train.recipe import PpoRecipe, check_trainer
+from ptxgym.train.recorder import recording
 from ptxgym.train.run import CHECKPOINTS, MODEL, Front, Log, Metrics, TrainRun
 
 WHO, EXTRA = "training by RLlib needs", "ray"
@@ -33,8 +36,8 @@ BEST = "best.cu"
 LEARNT = ("total_loss", "policy_loss", "vf_loss", "entropy", "mean_kl_loss")
 """What is taken of the learner's results."""
 
-_LENT: dict[str, Evaluator] = {}
-"""Evaluators of a caller's, for the env runner of this process."""
+MOST_BARREN = 3
+"""Iterations in a row in which no env runner need sample a turn: lost ones are started anew."""
 
 
 @dataclass(frozen=True)
@@ -73,13 +76,14 @@ def ppo(
 
     Raises:
         UsageError: if recipe or folder do not fit, or RLlib or PyTorch is missing.
-        InfrastructureError: if the folder cannot be written.
+        InfrastructureError: if the folder cannot be written, or the machine fails at one episode after the other; the
+            last checkpoint is then that of the last iteration.
     """
     template = load_template(recipe.template).keep(recipe.keep)
     need("torch", WHO, EXTRA)
     ray = need("ray", WHO, EXTRA)
     need("ray.rllib", WHO, EXTRA)
-    lent = uuid.uuid4().hex if evaluator is not None else ""
+    sitting = uuid.uuid4().hex
     folder = folder.resolve()
     settings = {
         "template": str(Path(recipe.template).resolve()) if recipe.template.endswith(".toml") else recipe.template,
@@ -88,27 +92,31 @@ def ppo(
         "device": recipe.device,
         "tier": recipe.tier,
         "journals": str(folder / JOURNALS),
-        "lent": lent,
+        "pauses_s": runner.PAUSES_S,
+        "sitting": sitting,
+        "recorder": "",
     }
     config = _config(recipe, settings)
-    if evaluator is not None:
-        if config.num_env_runners:
-            raise UsageError(
-                f"an evaluator cannot be lent to {config.num_env_runners} env runners: num_env_runners = 0"
-            )
-        _LENT[lent] = evaluator
+    if evaluator is not None and (others := _other_processes(config)):
+        raise UsageError(f"an evaluator cannot be lent to {others} env runners: num_env_runners = 0")
     front = Front(method="ppo", recipe=recipe, ptxgym=ptxgym.__version__, packages=packages())
     run = TrainRun(folder, front, resume=resume)
     if not resume:
         shutil.rmtree(folder / JOURNALS, ignore_errors=True)
     (folder / JOURNALS).mkdir(exist_ok=True)
     own = not ray.is_initialized()
-    if own:
-        _start(ray, config)
     try:
-        return _learn(recipe, template, config, run, run.writer(tuple(logs)))
+        if evaluator is not None:
+            runner.LENT[sitting] = evaluator
+        if own:
+            _start(ray, config)
+        with ExitStack() as stack:
+            if _other_processes(config):
+                stack.enter_context(recording(ray, sitting, folder / JOURNALS))
+                config = config.environment(env_config={"recorder": sitting})
+            return _learn(recipe, template, config, run, run.writer(tuple(logs)))
     finally:
-        _LENT.pop(lent, None)
+        runner.forget(sitting)
         if own:
             ray.shutdown()
 
@@ -124,21 +132,9 @@ def packages() -> dict[str, str]:
     return found
 
 
-def make_env(settings: Mapping[str, Any]) -> Any:
-    """Return the environment that an env runner steps; RLlib adds the runner's number to the settings."""
-    from ptxgym.knobs.env import KnobEnv
-
-    env = KnobEnv(
-        load_template(settings["template"]).keep(settings["keep"]),
-        turns=settings["turns"],
-        reward=settings["reward"],
-        ladder=settings["ladder"],
-        device=settings["device"],
-        tier=settings["tier"],
-        evaluator=_LENT.get(settings["lent"]),
-    )
-    runner = int(getattr(settings, "worker_index", 0))
-    return journalled(env, Path(settings["journals"]) / f"runner-{runner}.jsonl")
+def _other_processes(config: Any) -> int:
+    """Return how many env runners have a process of their own, perhaps on another machine."""
+    return int(config.num_env_runners) + int(config.evaluation_num_env_runners)
 
 
 def _start(ray: Any, config: Any) -> None:
@@ -160,10 +156,11 @@ def _config(recipe: PpoRecipe, settings: Mapping[str, Any]) -> Any:
     """
     config = need("ray.rllib.algorithms.ppo", WHO, EXTRA).PPOConfig()
     model = need("ray.rllib.core.rl_module.default_model_config", WHO, EXTRA).DefaultModelConfig
-    need("ray.tune.registry", WHO, EXTRA).register_env(ENV, make_env)
+    need("ray.tune.registry", WHO, EXTRA).register_env(ENV, runner.make_env)
     check_trainer(recipe.trainer, _settings(config), "PPOConfig")
     check_trainer(recipe.model, (field.name for field in dataclasses.fields(model)), "DefaultModelConfig", "model")
     config = config.environment(ENV, env_config=dict(settings)).debugging(seed=recipe.seed, log_level="ERROR")
+    config = config.fault_tolerance(restart_failed_sub_environments=True)  # an episode that raises is dropped
     try:
         config = config.update_from_dict(dict(recipe.trainer))
         config = config.rl_module(model_config=model(**recipe.model))
@@ -187,27 +184,51 @@ def _settings(config: Any) -> set[str]:
 def _learn(recipe: PpoRecipe, template: KnobTemplate, config: Any, run: TrainRun, log: Log) -> Searched:
     """Iterate until the recipe's end, with a checkpoint now and then."""
     algorithm = config.build_algo()
-    try:
+    with ExitStack() as ending:
+        ending.callback(algorithm.stop)
         if run.checkpoint is not None:
             algorithm.restore_from_path(str(run.checkpoint))
-        done = algorithm.iteration
-        evaluated = read_journals(run.folder / JOURNALS)
-        while done < recipe.iterations and (recipe.evaluations is None or len(evaluated) < recipe.evaluations):
-            result = algorithm.train()
-            done = algorithm.iteration
-            evaluated = read_journals(run.folder / JOURNALS)
-            log(done, _numbers(result, evaluated))
-            if done % recipe.save_iterations == 0:
-                _save(algorithm, run.folder, done)
+        try:
+            evaluated = _iterate(algorithm, recipe, run.folder, log)
+        except PtxgymError:  # what has been learnt was paid for
+            _save(algorithm, run.folder)
+            if _other_processes(config):
+                ending.pop_all()  # RLlib would wait for env runners that fail whenever they are started; Ray ends them
+            raise
+        _save(algorithm, run.folder)
+        algorithm.get_module().save_to_path(str(run.folder / MODEL))
         if not evaluated:
-            raise UsageError(f"nothing was evaluated in {done} iterations; every turn was truncated: see the log")
-        _save(algorithm, run.folder, done)
+            raise InfrastructureError(f"nothing was evaluated in {algorithm.iteration} iterations: see the log of Ray")
         best = max(evaluated, key=lambda each: each.score)
         write_whole(run.folder / BEST, template.render(template.choose(best.setting)))
-        algorithm.get_module().save_to_path(str(run.folder / MODEL))
-        return Searched(done, len(evaluated), best, run.folder / BEST, run.folder / MODEL, run.metrics())
-    finally:
-        algorithm.stop()
+        kernel, model = run.folder / BEST, run.folder / MODEL
+        return Searched(algorithm.iteration, len(evaluated), best, kernel, model, run.metrics())
+
+
+def _iterate(algorithm: Any, recipe: PpoRecipe, folder: Path, log: Log) -> list[Evaluated]:
+    """Iterate; return what was evaluated.
+
+    Raises:
+        InfrastructureError: if the machine fails at one episode after the other.
+    """
+    evaluated = read_journals(folder / JOURNALS)
+    turns, barren = 0.0, 0
+    while algorithm.iteration < recipe.iterations and (
+        recipe.evaluations is None or len(evaluated) < recipe.evaluations
+    ):
+        result = algorithm.train()
+        evaluated = read_journals(folder / JOURNALS)
+        numbers = _numbers(result, evaluated)
+        log(algorithm.iteration, numbers)
+        barren, turns = barren + 1 if numbers.get("turns", turns) == turns else 0, numbers.get("turns", turns)
+        if barren >= MOST_BARREN:
+            raise InfrastructureError(
+                f"no env runner has sampled a turn in {barren} iterations in a row; --resume goes on when the machine "
+                "is mended (the log of Ray says what failed)"
+            )
+        if algorithm.iteration % recipe.save_iterations == 0:
+            _save(algorithm, folder)
+    return evaluated
 
 
 def _numbers(result: Mapping[str, Any], evaluated: Sequence[Evaluated]) -> dict[str, float]:
@@ -225,8 +246,9 @@ def _numbers(result: Mapping[str, Any], evaluated: Sequence[Evaluated]) -> dict[
     return {name: float(value) for name, value in numbers.items() if value is not None}
 
 
-def _save(algorithm: Any, folder: Path, iteration: int) -> None:
+def _save(algorithm: Any, folder: Path) -> None:
     """Write a checkpoint; the file that says that it is whole comes last."""
+    iteration = algorithm.iteration
     path = folder / CHECKPOINTS / f"checkpoint-{iteration}"
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir(parents=True)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium.error import InvalidAction, ResetNeeded
 from gymnasium.utils.env_checker import check_env
 
-from ptxgym.errors import InfrastructureError, UnknownNameError, UsageError
+from ptxgym.errors import InfrastructureError, ToolchainError, UnknownNameError, UsageError
 from ptxgym.evaluator import Evaluator
 from ptxgym.knobs import Knob, KnobEnv, KnobTemplate
 from ptxgym.knobs.journal import Evaluated, Journal, journalled, key, read_journals
@@ -113,6 +116,43 @@ def test_a_fault_of_the_machine_truncates(tmp_path: Path, monkeypatch: pytest.Mo
     assert [line.setting for line in read_journals(tmp_path)] == [{"kRight": True, "kUnused": 1}]
 
 
+class Failing:
+    """An evaluation that fails some times, then does what it did."""
+
+    def __init__(self, evaluator: Evaluator, error: Exception, times: int) -> None:
+        self.evaluate, self.error, self.left = evaluator.evaluate, error, times
+
+    def __call__(self, *of: Any, **more: Any) -> Any:
+        if self.left:
+            self.left -= 1
+            raise self.error
+        return self.evaluate(*of, **more)
+
+
+@pytest.mark.parametrize(
+    ("error", "times", "valid", "waited"),
+    [
+        (InfrastructureError("the service has no room"), 2, True, [1.0, 5.0]),
+        (InfrastructureError("the disk is full"), 3, False, [1.0, 5.0]),
+        (ToolchainError("there is no nvcc"), 1, False, []),
+        (InfrastructureError("never raised"), 0, True, []),
+    ],
+)
+def test_a_turn_that_the_machine_failed_at_is_tried_again_after_each_pause(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, times: int, valid: bool, waited: list[float]
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("ptxgym.knobs.env.time", SimpleNamespace(sleep=slept.append))
+    with Evaluator(ScriptedDevice(), secret="s") as evaluator:
+        env = KnobEnv(TEMPLATE, turns=2, evaluator=evaluator, pauses_s=(1, 5))
+        env.reset()
+        env.step(BAD)
+        monkeypatch.setattr(evaluator, "evaluate", Failing(evaluator, error, times))
+        _, reward, terminated, truncated, info = env.step(GOOD)
+    assert (info["reward_valid"], truncated, terminated) == (valid, not valid, valid) and slept == waited
+    assert (reward, info["turn"]) == ((0.5, 2) if valid else (0.0, 1))
+
+
 def test_what_an_environment_does_not_take_is_said(scripted: Evaluator) -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'gemm/h100/ring'"):
         KnobEnv("gemm/h100/rin", evaluator=scripted)
@@ -124,6 +164,8 @@ def test_what_an_environment_does_not_take_is_said(scripted: Evaluator) -> None:
         KnobEnv(TEMPLATE, turns=0, evaluator=scripted)
     with pytest.raises(UsageError, match="ladder must be 0 or more, not -1"):
         KnobEnv(TEMPLATE, ladder=-1, evaluator=scripted)
+    with pytest.raises(UsageError, match=r"pauses_s must be seconds, 0 or more, not \[1, -1\]"):
+        KnobEnv(TEMPLATE, pauses_s=(1, -1), evaluator=scripted)
     env = KnobEnv(TEMPLATE, evaluator=scripted)
     with pytest.raises(ResetNeeded):
         env.step(GOOD)
@@ -158,3 +200,53 @@ def test_a_journal_has_each_setting_once_and_goes_on(scripted: Evaluator, tmp_pa
     )
     assert [line.score for line in read_journals(tmp_path)] == [0.5, 0.0, 0.5]
     assert key({"a": 1, "b": 2}) == key({"b": 2, "a": 1}) != key({"a": True, "b": 2})
+
+
+def turned(env: Any, action: Any) -> None:
+    env.reset()
+    env.step(action)
+
+
+def open_files(folder: Path) -> list[str]:
+    """What this process has open of a folder, removed files too."""
+    links = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    return [link for link in links if link.startswith(str(folder))]
+
+
+def test_the_last_environment_closes_the_journal(scripted: Evaluator, tmp_path: Path) -> None:
+    file = tmp_path / "runner-0.jsonl"
+    one, two = (journalled(KnobEnv(TEMPLATE, evaluator=scripted), file) for _ in range(2))
+    assert open_files(tmp_path) == [str(file)]
+    turned(one, GOOD)
+    one.close()
+    one.close()
+    turned(two, BAD)
+    assert [line.turn for line in read_journals(tmp_path)] == [1, 2] and open_files(tmp_path) == [str(file)]
+    two.close()
+    assert open_files(tmp_path) == []
+    with pytest.raises(UsageError, match="closed"):
+        one.reset()
+    three = journalled(KnobEnv(TEMPLATE, evaluator=scripted), file)
+    turned(three, GOOD)
+    assert [line.turn for line in read_journals(tmp_path)] == [1, 2]  # it goes on with what is there
+    three.close()
+
+
+def test_a_folder_that_was_made_anew_gets_a_file_of_its_own(scripted: Evaluator, tmp_path: Path) -> None:
+    folder = tmp_path / "evaluations"
+    file = folder / "runner-0.jsonl"
+    old = journalled(KnobEnv(TEMPLATE, evaluator=scripted), file)
+    turned(old, GOOD)
+    shutil.rmtree(folder)  # as another process may do, which then begins a run there
+    folder.mkdir()
+    file.touch()
+    new = journalled(KnobEnv(TEMPLATE, evaluator=scripted), file)
+    turned(new, GOOD)
+    assert [line.turn for line in read_journals(folder)] == [1]
+    again = journalled(KnobEnv(TEMPLATE, evaluator=scripted), file)
+    turned(again, BAD)
+    old.close()
+    assert [line.turn for line in read_journals(folder)] == [1, 2], "one journal for both: no turn is counted twice"
+    new.close()
+    again.close()
+    assert open_files(tmp_path) == []

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -210,6 +212,37 @@ def test_the_next_sitting_goes_on_with_it(tmp_path: Path, calls: Path, monkeypat
     assert len(called(calls, "artifact")) == 2 and len(called(calls, "config")) == 3
 
 
+LOSS = {"train/loss": 0.5, "train/epoch": 1.0}
+EVALUATED = {"train/eval_loss": 0.7, "train/epoch": 1.0}
+ENDED = {"train/train_runtime": 9.0, "train/train_loss": 0.6, "train/epoch": 1.0}
+"""As a trainer of Hugging Face logs them, at one step."""
+
+
+def trained(folder: Path, *logs: tuple[int, dict[str, float]]) -> None:
+    with WandbTracker(folder, "r", {}, on_problem=pytest.fail, finish_s=60.0) as tracker:
+        for step, values in logs:
+            tracker.log(values, axis="train/global_step", step=step)
+
+
+def test_all_that_is_logged_at_one_step_is_sent_once(tmp_path: Path, calls: Path) -> None:
+    trained(tmp_path / "run", (1, LOSS), (2, LOSS), (2, EVALUATED), (2, ENDED))
+
+    def sent() -> list[tuple[str, set[str]]]:
+        rows = [told["values"] for told in called(calls, "log")]
+        return [(row["train/global_step"], set(row) - {"train/global_step"}) for row in rows]
+
+    first = [
+        ("1", {"train/loss", "train/epoch"}), ("2", {"train/loss", "train/epoch"}), ("2", {"train/eval_loss"}),
+        ("2", {"train/train_runtime", "train/train_loss"}),
+    ]  # fmt: skip
+    assert sent() == first
+    # From the checkpoint of step 1: what is repeated is not sent, what is new at the same step is.
+    trained(tmp_path / "run", (2, LOSS), (2, EVALUATED), (2, {**ENDED, "train/flos": 4.0}), (3, LOSS), (3, EVALUATED))
+    assert sent()[len(first) :] == [
+        ("2", {"train/flos"}), ("3", {"train/loss", "train/epoch"}), ("3", {"train/eval_loss"}),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("fails", "says", "finish_s"),
     [
@@ -245,6 +278,37 @@ def test_what_was_not_sent_is_sent_by_the_next_sitting(
     assert track(tmp_path / "run", range(4, 6)) == []
     sent = [each["values"]["turns"] for each in called(calls, "log") if "turns" in each["values"]]
     assert sent == ["1", "2", "3", "4", "5"]
+
+
+@pytest.mark.parametrize("fails", ["process", "thread", "nothing"])
+def test_a_process_that_cannot_be_started_is_told_once(
+    tmp_path: Path, calls: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    """As where no process, no memory or no thread is left to be had."""
+    popen, start = subprocess.Popen, threading.Thread.start
+
+    def started(command: list[str], *more: Any, **others: Any) -> Any:
+        if fails == "process" and "ptxgym.track.wandb_process" in command:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return popen(command, *more, **others)
+
+    def begin(thread: threading.Thread) -> None:
+        if fails == "thread" and thread.name == "wandb":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(subprocess, "Popen", started)
+    monkeypatch.setattr(threading.Thread, "start", begin)
+    told = track(tmp_path / "run", range(1, 4))
+    why = {
+        "process": "its process cannot be started: Resource temporarily unavailable",
+        "thread": "can't start new thread",
+    }
+    assert [problem.partition("; the run")[0] for problem in told] == [
+        f"wandb cannot begin ({said})" for name, said in why.items() if name == fails
+    ]
+    assert [event.kind for event in events(tmp_path / "run")][-2:] == ["artifact", "ended"]
+    assert calls.exists() == (fails == "nothing")
 
 
 @pytest.mark.parametrize(("fails", "why"), [("raise", "RuntimeError: no such run"), ("hang", "no sign within 12 s")])

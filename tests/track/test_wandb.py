@@ -316,6 +316,49 @@ def test_a_resumed_run_streams_to_the_same_run(tmp_path: Path, home: Path) -> No
         assert (tmp_path / "run" / "episodes.jsonl").read_text() != lines  # it ended again, at another time
 
 
+TRAINED = """
+import os, signal, sys
+from pathlib import Path
+from ptxgym.track.training import TrackedTraining
+
+folder, start, stop, killed = Path(sys.argv[1]), *map(int, sys.argv[2:])
+(folder / "train.json").write_text("{}")
+with TrackedTraining(folder, "wandb", print) as tracked:  # as transformers logs: loss, then evaluation, then the end
+    for step in range(start, stop + 1):
+        tracked.log(step, {"loss": 1 / step, "epoch": step / 4})
+        if step == killed:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if step % 2 == 0:
+            tracked.log(step, {"eval_loss": 2 / step, "epoch": step / 4})
+    tracked.log(stop, {"train_runtime": 9.0, "train_loss": 0.5, "epoch": stop / 4})
+"""
+
+
+def test_evaluations_of_training_get_there_each_once_through_a_kill(tmp_path: Path, home: Path) -> None:
+    """Killed between the loss and the evaluation of step 4; it goes on from the checkpoint of step 2."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    env = environ(home, WANDB_MODE="offline")
+    for sitting, status in ((("1", "4", "4"), -signal.SIGKILL), (("3", "6", "0"), 0)):
+        done = subprocess.run([sys.executable, "-c", TRAINED, str(folder), *sitting], cwd=CHECKOUT, env=env)
+        assert done.returncode == status
+    with WandbServer() as server:
+        run = synced(home, server, folder)
+        rows = by_axis(server.history(run), "train/global_step")
+        assert sorted(row["_step"] for row in rows) == sorted({row["_step"] for row in rows})
+        found = {
+            name: [(row["train/global_step"], row[f"train/{name}"]) for row in rows if f"train/{name}" in row]
+            for name in ("loss", "eval_loss", "epoch", "train_runtime", "train_loss")
+        }
+    assert found == {
+        "loss": [(step, pytest.approx(1 / step)) for step in range(1, 7)],
+        "eval_loss": [(step, pytest.approx(2 / step)) for step in (2, 4, 6)],
+        "epoch": [(step, pytest.approx(step / 4)) for step in range(1, 7)],
+        "train_runtime": [(6, 9.0)],
+        "train_loss": [(6, 0.5)],
+    }
+
+
 def test_a_killed_run_goes_on_and_wandb_has_each_turn_once(tmp_path: Path, home: Path) -> None:
     """Killed while the third turn's answer is awaited; the process that feeds wandb outlives it and ends well."""
     let = threading.Event()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,10 @@ import pytest
 from typer.testing import CliRunner
 
 from ptxgym.cli.commands import app
-from ptxgym.errors import UnknownNameError, UsageError
+from ptxgym.errors import InfrastructureError, UnknownNameError, UsageError
 from ptxgym.evaluator import Evaluator
 from ptxgym.knobs.journal import read_journals
+from ptxgym.train import runner
 from ptxgym.train.recipe import PpoRecipe, load_train_recipe
 from ptxgym.train.rllib import BEST, JOURNALS, ppo
 from ptxgym.train.run import CHECKPOINTS, FRONT, MODEL, Front
@@ -58,6 +59,8 @@ def test_the_recipe_that_ships() -> None:
     [
         ("trainer.seed", 1, "seed is decided by the key seed"),
         ("trainer.env", "CartPole-v1", "env is decided by the key template"),
+        ("trainer.restart_failed_sub_environments", False, "an episode that the machine failed at is dropped"),
+        ("trainer.gym_env_vectorize_mode", "async", "num_env_runners evaluates in several processes"),
         ("iterations", 0, "iterations"),
         ("env.turn", 3, "env.turn"),
         ("env.ladder", -1, "env.ladder"),
@@ -144,6 +147,64 @@ def test_it_learns_and_ends_when_enough_was_evaluated(tmp_path: Path, evaluator:
     assert done.metrics[-1].values["entropy"] < done.metrics[0].values["entropy"]
     ended = ppo(recipe(tmp_path, iterations=12, evaluations=2), tmp_path / "ends", evaluator=evaluator)
     assert ended.iterations < 12 and ended.evaluations >= 2
+
+
+class Flaky:
+    """Fails for the machine's part at some evaluations, counted from 1."""
+
+    def __init__(self, evaluator: Evaluator, at: Callable[[int], bool]) -> None:
+        self.evaluate, self.at, self.asked, self.failed = evaluator.evaluate, at, 0, 0
+
+    def __call__(self, *of: Any, **more: Any) -> Any:
+        self.asked += 1
+        if self.at(self.asked):
+            self.failed += 1
+            raise InfrastructureError("the worker has died")
+        return self.evaluate(*of, **more)
+
+
+@rllib
+@quiet
+@pytest.mark.parametrize("failing", [True, False])
+def test_what_the_machine_failed_at_is_not_learnt_from(
+    tmp_path: Path, evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch, failing: bool
+) -> None:
+    """Every setting is right, so that a mean return below 0.5 would be made of failures."""
+    monkeypatch.setattr(runner, "PAUSES_S", ())
+    flaky = Flaky(evaluator, lambda asked: failing and asked in (3, 5, 6))
+    monkeypatch.setattr(evaluator, "evaluate", flaky)
+    done = ppo(recipe(tmp_path, keep={"kRight": True}), tmp_path / "run", evaluator=evaluator)
+    assert [line.values["return_mean"] for line in done.metrics] == [0.5, 0.5]
+    assert [line.values["turns"] for line in done.metrics] == [8, 16]
+    assert flaky.failed == (3 if failing else 0)
+
+
+@rllib
+@quiet
+def test_a_machine_that_fails_for_good_ends_the_run_which_goes_on_when_it_is_mended(
+    tmp_path: Path, evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "PAUSES_S", (0.0,))
+    run, asked = tmp_path / "run", recipe(tmp_path, iterations=3)
+    with monkeypatch.context() as broken:
+        flaky = Flaky(evaluator, lambda asked: asked > 20)
+        broken.setattr(evaluator, "evaluate", flaky)
+        with pytest.raises(InfrastructureError, match=r"3 episodes in a row, .*--resume.*\(.*the worker has died\)"):
+            ppo(asked, run, evaluator=evaluator)
+    assert flaky.failed == 2 * runner.MOST_DROPPED and not runner.LENT, "each turn is tried twice"
+    assert [path.name for path in (run / CHECKPOINTS).iterdir()] == ["checkpoint-2"]
+    done = ppo(asked, run, resume=True, evaluator=evaluator)
+    assert done.iterations == 3 and [line.values["turns"] for line in done.metrics] == [8, 16, 24]
+
+
+@rllib
+@quiet
+def test_an_evaluator_is_let_go_of_whatever_keeps_a_run_from_beginning(tmp_path: Path, evaluator: Evaluator) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / FRONT).write_text("{}")
+    with pytest.raises(UsageError, match="holds a run"):
+        ppo(recipe(tmp_path), tmp_path / "run", evaluator=evaluator)
+    assert not runner.LENT
 
 
 @rllib
