@@ -89,11 +89,14 @@ def record_twice(
     if isinstance(both, Failure):
         return both
     session = _Session(build, calls, *both)
-    one, two = session.asked(0), session.asked(1)
-    for asked in (one, two):
-        if isinstance(asked, Failure):
-            return asked
-    assert isinstance(one, Asked) and isinstance(two, Asked)
+    one = session.asked(0)
+    if isinstance(one, Failure):
+        return one
+    if (incomplete := session.incomplete()) is not None:
+        return incomplete
+    two = session.asked(1)
+    if isinstance(two, Failure):
+        return two
     names = {name: f"{name}#1" for name in one.own} | dict(two.own)
     return session.plan(joined(one.merged, two.merged, names), profile, confined)
 
@@ -105,13 +108,22 @@ class _Session:
         self.build, self.calls = build, calls
         self._both = (first, second)
 
-    @property
-    def begun(self) -> int:
-        """Calls that both recordings have."""
-        return min(len(recording.calls) for recording in self._both)
+    def incomplete(self) -> Failure | None:
+        """Say that a recording has other calls than were made: the host code may have written that it ends, or begins.
+
+        What the first call asked for can be told all the same.
+        """
+        for recording in self._both:
+            if (begun := len(recording.calls)) != len(self.calls):
+                which = f"ends in call {begun}" if begun < len(self.calls) else f"has {begun} calls"
+                return failure("plan.invalid", f"the record of the host code {which}, and {len(self.calls)} were made")
+        return None
 
     def asked(self, index: int) -> Asked | Failure:
-        """Return what a call asked for; of the buffers of later calls nobody knows yet."""
+        """Return what a call asked for; of the buffers of later calls nobody knows yet.
+
+        Only the first may be asked for where the recordings are `incomplete`.
+        """
         unknown = {name for call in self.calls[index + 1 :] if call.again is None for name in call.buffers}
         roles = {name: argument.role for call in self.calls for name, argument in call.buffers.items()}
         first, second = (
@@ -158,9 +170,8 @@ def _with_later_calls(
     session: _Session, first: Asked, plan: LaunchPlan, other: LaunchPlan | None
 ) -> LaunchPlan | Failure:
     """Compare the later calls with first ones, and return the plan with what they found as it had been left."""
-    if session.begun != len(session.calls):
-        which = f"call {session.begun} of {len(session.calls)}"
-        return failure("plan.invalid", f"the record of the host code ends in {which}")
+    if (incomplete := session.incomplete()) is not None:
+        return incomplete
     models = [first] * len(session.calls)
     if other is not None:
         merged = Merged(other.buffers, other.tensor_maps, other.functions, other.operations)

@@ -107,3 +107,12 @@ def test_two_calls_make_one_plan(later: Build) -> None:
     pointers = [[ref.target.buffer for ref in each if isinstance(ref, PointerRef)] for each in refs]
     assert pointers == [["A#1", "workspace0", "B#1"], ["A", "workspace0", "B"]]
     assert [launch.params[3].raw[0] for launch in launches] == [1, 2]
+
+
+@pytest.mark.parametrize(("mode", "said"), [(23, "ends in call 1"), (24, "has ")], ids=["an end", "a call"])
+def test_a_record_with_other_calls_than_were_made_is_refused(later: Build, mode: int, said: str) -> None:
+    """`test_two_calls_make_one_plan` is the control."""
+    axes, profile = {"mode": mode, "n": SMALL}, device_profile("h100")
+    for refused in (failed(record_twice(later, ARGUMENTS, axes, profile)), failed(recorded(later, mode, SMALL, SMALL))):
+        assert (refused.status, refused.code) == (Status.PLAN_ERROR, "plan.invalid")
+        assert f"the record of the host code {said}" in refused.message
