@@ -102,14 +102,16 @@ class _Sampling:
         return sample if isinstance(sample, Sample) else None
 
     def covers(self, seed: int, output: str) -> bool | None:
-        """Return whether CTAs like the one of this seed write all of an output; None where that cannot be told."""
+        """Return whether CTAs like those of this seed write all of an output; None where others may do it for them."""
         sample = self.draw(seed)
         if sample is None or len(sample.launches) != 1:
             return None
         worked = sample.launches[0].worked
-        if not worked or worked[0].end != "ok" or any(unit.elsewhere for unit in worked):
+        if not worked or any(unit.end != "ok" for unit in worked):
             return None
-        return judging.covers(self._task, self._axes, sample, output)
+        if judging.covers(self._task, self._axes, sample, output):
+            return True
+        return None if judging.splits(self._task, self._axes, sample, output) else False
 
 
 def _certain(output: str, full: _Sampling, small: _Sampling | None, seed: int) -> bool:

@@ -198,6 +198,23 @@ __global__ void gemm(const bf16* A, const bf16* B, bf16* C, volatile float* sums
 """
 )
 
+ROLES = (
+    HEAD
+    + """
+__device__ int helpers;
+__global__ void gemm(const bf16* A, const bf16* B, bf16* C, int M, int N, int K) {
+  int n = blockIdx.x * 16 + threadIdx.x, m = blockIdx.y * 16 + threadIdx.y;
+  if (blockIdx.z > 0) return void(helpers = blockIdx.x);
+  C[size_t(m) * N + n] = __float2bfloat16(dot(A, B, m, n, K, 0, K));
+}
+"""
+    + RUN
+    + """
+  gemm<<<dim3(N / 16, M / 16, 8), block, 0, stream>>>(A, B, C, M, N, K);
+}
+"""
+)
+
 COPIED = (
     HEAD
     + """
@@ -219,6 +236,15 @@ __global__ void gemm(const bf16* A, const bf16* B, bf16* C, int M, int N, int K)
 
 def kernel(device: str = "", host: str = "", grid: str = "dim3(N / 16, M / 16)", text: str = KERNEL) -> str:
     return text.replace("DEVICE", device).replace("HOST", host).replace("GRID", grid)
+
+
+def storing(text: str, host: str = "") -> str:
+    """A kernel that stores elsewhere at the size that is timed, and leaves."""
+    variables = "__device__ int mark;\n__device__ float junk[1 << 20];\n__global__"
+    return kernel(f"if (M > 4096) {{ {text}; return; }}", host).replace("__global__", variables, 1)
+
+
+PLACE = "(blockIdx.y * gridDim.x + blockIdx.x) * 256 + threadIdx.y * 16 + threadIdx.x"
 
 
 @dataclass
@@ -255,6 +281,12 @@ def check(gemm: Task) -> Iterator[Checker]:
         (kernel("if (M > 4096) K = 64;"), "wrong: relative error 1"),
         (kernel("if (M > 4096) { C[0] = 1; return; }"), "cannot have written C"),
         (kernel(host="if (M > 4096) M = 128;"), "the 3,584 CTAs of gemm cannot have written C"),
+        (storing("mark = 1 + blockIdx.x"), "cannot have written C"),
+        (storing(f"junk[({PLACE}) % (1 << 20)] = blockIdx.x + 1"), "cannot have written C"),
+        (
+            storing("C[0] = 1", "float* space; cudaMallocAsync(&space, 300 << 20, stream);"),
+            "stored 2 of its 117,440,512 bytes",
+        ),
         (kernel("if (M > 4096) return;", text=SPLIT), "CTAs of finish"),
         (kernel("if (M > 4096 && blockIdx.x % 2) K = 64;"), "wrong: relative error"),
         (kernel("if (M > 4096 && blockIdx.y >= gridDim.y / 2) K = 64;"), "wrong: relative error"),
@@ -262,7 +294,8 @@ def check(gemm: Task) -> Iterator[Checker]:
         (kernel("if (M > 4096 && blockIdx.x < gridDim.x / 2 && blockIdx.y % 2) K = 64;"), "wrong: relative error"),
     ],
     ids=[
-        *("returns", "mostly returns", "does less", "stores a word", "small grid", "second launch returns"),
+        *("returns", "mostly returns", "does less", "stores a word", "small grid"),
+        *("stores a word elsewhere", "stores as much elsewhere", "has a large workspace", "second launch returns"),
         *("odd columns", "lower half", "chequered", "a quarter"),
     ],
 )
@@ -284,12 +317,13 @@ def test_work_left_out_at_the_size_that_is_timed_is_refused(check: Checker, text
         (kernel(text=SPLIT_IF_LARGE), "it stores results; their values were not checked"),
         (kernel(text=TICKETS), "CTAs combine their results, so their values were not checked"),
         (kernel(text=PARTNERS), "it stores to memory of its own and not its share of C"),
+        (kernel(text=ROLES), "it did not write its share of C; others may"),
         (kernel(text=COPIED), "what was copied before it was not; its values were not checked"),
     ],
     ids=[
         *("plain", "grid for the largest size", "a CTA for each SM", "132 CTAs", "two launches and atomics"),
         *("a second launch waits for all of the first", "split only where K is large", "the last CTA sums up"),
-        *("partial sums and who waits for them", "a copy before"),
+        *("partial sums and who waits for them", "helpers at every size", "a copy before"),
     ],
 )
 def test_honest_kernels_pass_and_the_note_says_what_was_seen(check: Checker, text: str, note: str) -> None:

@@ -38,8 +38,10 @@ class SampledUnit:
     """What it faulted with."""
     forms: frozenset[str] = frozenset()
     """PTX opcodes that it executed."""
-    elsewhere: bool = False
-    """Whether it, or one before it, may have stored to memory that is no output."""
+    elsewhere_bytes: int = 0
+    """Bytes of memory that is no output which it, and those before it, have stored to; of variables, have changed."""
+    multiply_adds: int = 0
+    """What it has computed, by whatever instructions."""
     outputs: Mapping[str, Written] = field(default_factory=dict)
     """What it has written; of a plan with one launch."""
 

@@ -47,7 +47,7 @@ LEAST_BUDGET, MOST_BUDGET = 200_000, 40_000_000
 MOSTLY, MOSTLY_BEFORE = 0.75, 0.5
 """A launch is refused if more than the one share of its CTAs is idle, and at the small size less than the other."""
 COVERED = 4.0
-"""A launch is refused whose CTAs, if all wrote as much as the sampled one, would write so many times too little."""
+"""A launch is refused whose CTAs, if all wrote as much as the sampled ones, would write so many times too little."""
 _PERIOD_PAGES = (251, 257, 263, 269, 271, 277, 281, 283)
 """Primes, so that rows of power-of-two lengths differ."""
 
@@ -242,6 +242,20 @@ def covers(task: Task, axes: Axes, sample: Sample, name: str) -> bool:
     return bool(mean * sample.launches[0].units * COVERED >= total)
 
 
+def splits(task: Task, axes: Axes, sample: Sample, name: str) -> bool:
+    """Return whether the CTAs of the only launch may do the work for others: partial sums, for instance.
+
+    Then they store as much to memory of their own as they would have to of the output `name`, and compute their share.
+    A word stored there is no work.
+    """
+    total = sum(tensor.size_bytes(axes) for tensor in task.outputs if tensor.name == name)
+    launch, ended = sample.launches[0], _ended(sample)
+    stored = launch.worked[-1].elsewhere_bytes / len(launch.worked)
+    computed = sum(unit.multiply_adds for unit in ended) / len(ended)
+    needed = task.required_multiply_adds(axes)
+    return stored * launch.units * COVERED >= total and computed * launch.units * COVERED >= needed
+
+
 def _ended(sample: Sample) -> list[SampledUnit]:
     """Return the units of the only launch whose results are known."""
     return [unit for unit in sample.launches[0].worked if unit.end == "ok"]
@@ -279,10 +293,10 @@ def _numbers(task: Task, axes: Axes, plan: LaunchPlan, sample: Sample, periods: 
 
 
 def _uncovered(task: Task, axes: Axes, plan: LaunchPlan, sample: Sample, tensor: Tensor) -> FullSize:
-    """Refuse a launch whose sampled units store too little of an output, unless they store elsewhere, too."""
+    """Refuse a launch whose sampled units store too little of an output, unless they do their work elsewhere."""
     launch, unit = sample.launches[0], _ended(sample)[0]
     few = f"it did not write its share of {tensor.name}; others may"
-    if any(each.elsewhere for each in launch.worked):
+    if splits(task, axes, sample, tensor.name):
         few = f"it stores to memory of its own and not its share of {tensor.name}, so its values were not checked"
         return FullSize(note=_seen(named(axes), plan, sample, few))
     message = (

@@ -265,7 +265,15 @@ def _sampled(build: Build, plan: LaunchPlan, answer: Mapping[str, Any], blobs: l
             name: Written(np.frombuffer(next(left), np.int64), np.frombuffer(next(left), np.uint8)) for name in outputs
         }
         message = named[0].message if named else ""
-        return SampledUnit(done["unit"], done["end"], message, frozenset(done["forms"]), done["elsewhere"], written)
+        return SampledUnit(
+            unit=done["unit"],
+            end=done["end"],
+            message=message,
+            forms=frozenset(done["forms"]),
+            elsewhere_bytes=done["elsewhere_bytes"],
+            multiply_adds=done["multiply_adds"],
+            outputs=written,
+        )
 
     return Sample(
         tuple(

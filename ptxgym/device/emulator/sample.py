@@ -10,10 +10,12 @@ import ctypes
 import math
 import mmap
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ptxgym.device.emulator.core import Bytes, LaunchOutcome, Outcome, PlacedBuffer
 from ptxgym.device.emulator.session import (
@@ -38,7 +40,10 @@ _MAP_FIXED = 0x10
 _STORES = ("st.", "atom.", "red.", "cp.async.bulk", "cp.reduce.async.bulk", "multimem.")
 _LOADS = ("ld.", "ldu.", "atom.", "cp.async.", "tensormap.")
 _ELSEWHERE = (".shared", ".local")
-_MOST_BYTES = 256 << 20
+_PAGEMAP = Path("/proc/self/pagemap")
+_PAGEMAP_ENTRY_BYTES = 8
+_THERE = 62
+"""Bit 63 of an entry says that the page is in memory, bit 62 that it is swapped out (Linux: admin-guide/mm/pagemap)."""
 
 
 def run_sample(
@@ -80,7 +85,7 @@ def _run(
                 if not units.search(tried, int(asked["budget"])):
                     break
                 written = [part for name in outputs for part in _written(memory.buffers[name])]
-                units.done["worked"][-1]["elsewhere"] = elsewhere.stored()
+                units.done["worked"][-1]["elsewhere_bytes"] = elsewhere.stored_bytes()
                 sent += [units.records, *written]
                 if units.done["worked"][-1]["end"] != "ok":
                     break
@@ -95,12 +100,14 @@ def _run(
 
 def _move_unmarked(operation: Mapping[str, Any], blobs: Sequence[bytes], memory: Memory) -> None:
     """Do a memset or an upload: what it writes is no kernel's result."""
-    marks = memory.buffers[operation["target"][0]].initialised
-    before = None if marks is None else np.flatnonzero(marks)
+    name, start = operation["target"]
+    is_memset = operation["kind"] == "memset"
+    size = operation["width_bytes"] * operation["count"] if is_memset else len(blobs[operation["data"]])
+    marks = memory.buffers[name].initialised
+    before = None if marks is None else marks[start : start + size].copy()
     move(operation, blobs, memory)
     if marks is not None and before is not None:
-        marks[:] = 0
-        marks[before] = 1
+        marks[start : start + size] = before
 
 
 class _Units:
@@ -122,6 +129,7 @@ class _Units:
         self._run: Callable[[int, int], LaunchOutcome] = lambda unit, budget: program.launch(
             launch_shape(operation, options, budget, unit), memory.ascending, parameters
         )
+        self._by_warp, self._by_thread = program.decoded.warp_multiply_adds, program.decoded.thread_multiply_adds
         self._warps = -(-math.prod(operation["block"]) // _WARP_LANES) * math.prod(operation["cluster"] or (1,))
         self.done: dict[str, Any] = {"ran": 0, "idle": 0, "blind": 0, "worked": []}
         self.records = b""
@@ -134,7 +142,9 @@ class _Units:
             if not self._count(result):
                 executed = {self._forms[at] for at in np.flatnonzero(result.warp_counts).tolist()}
                 end = OUTCOME_NAMES[result.outcome]
-                self.done["worked"].append({"end": end, "unit": unit, "forms": sorted(executed)})
+                computed = self._multiply_adds(result)
+                done = {"end": end, "unit": unit, "forms": sorted(executed), "multiply_adds": computed}
+                self.done["worked"].append(done)
                 self.records = result.records
                 return True
             budget = max(0, budget - result.warp_instructions)
@@ -148,6 +158,11 @@ class _Units:
     def _first(self) -> int:
         """Return how many units of the first search have run."""
         return 1 + self._idle_before if self.done["worked"] else self._idle_before
+
+    def _multiply_adds(self, result: LaunchOutcome) -> int:
+        threads = result.thread_counts.astype(np.int64)
+        fixed = -(-threads // _WARP_LANES) * self._by_warp + threads * self._by_thread
+        return int(fixed.sum()) + int(result.multiply_adds.sum())
 
     def _count(self, result: LaunchOutcome) -> bool:
         """Count a unit that has run, and return whether it was idle: ended without a store to global memory."""
@@ -182,18 +197,53 @@ class _Elsewhere:
     def __init__(self, job: Mapping[str, Any], memory: Memory) -> None:
         arguments = {item["name"] for item in job["buffers"] if item["role"] in ("input", "output")}
         others = [buffer for name, buffer in memory.buffers.items() if name not in arguments and not buffer.read_only]
-        self._large = any(buffer.data.size > _MOST_BYTES for buffer in others)
-        self._workspaces = [buffer for buffer in others if buffer.initialised is not None]
-        variables = [buffer for buffer in others if buffer.initialised is None]
-        self._variables = [] if self._large else [(buffer.data, buffer.data.copy()) for buffer in variables]
+        self._marks = [buffer.initialised for buffer in others if buffer.initialised is not None]
+        self._variables = [(buffer.data, _copied(buffer.data)) for buffer in others if buffer.initialised is None]
 
-    def stored(self) -> bool:
-        """Return whether something was stored there; where there is much of it nobody looks, and it counts."""
-        return (
-            self._large
-            or any(space.initialised is not None and bool(space.initialised.any()) for space in self._workspaces)
-            or any(not np.array_equal(now, before) for now, before in self._variables)
+    def stored_bytes(self) -> int:
+        """Return how many bytes of workspaces were stored to, and of variables hold something else than before."""
+        marked = sum(np.count_nonzero(part) for marks in self._marks for _, part in _touched(marks))
+        changed = sum(
+            np.count_nonzero(part != before[start : start + part.size])
+            for now, before in self._variables
+            for start, part in _touched(now)
         )
+        return int(marked + changed)
+
+
+def _copied(data: Bytes) -> Bytes:
+    """Return a copy that takes memory only where `data` does."""
+    copy = np.zeros(data.size, np.uint8)
+    for start, part in _touched(data):
+        copy[start : start + part.size] = part
+    return copy
+
+
+def _touched(data: Bytes) -> Iterator[tuple[int, Bytes]]:
+    """Yield the parts of an array of zero pages, with their places, on pages that something may have written to.
+
+    So gigabytes of which nobody wrote a byte are not read. Where the kernel tells nothing that is all of it.
+    """
+    first, begin = divmod(data.ctypes.data, mmap.PAGESIZE)
+    pages = -(-(begin + data.size) // mmap.PAGESIZE)
+    there = np.zeros(pages + 2, bool)
+    there[1:-1] = _pages_there(first, pages)
+    edges = np.flatnonzero(there[1:] != there[:-1]) * mmap.PAGESIZE - begin
+    for start, end in edges.reshape(-1, 2).tolist():
+        at = max(start, 0)
+        yield at, data[at : min(end, data.size)]
+
+
+def _pages_there(first: int, count: int) -> NDArray[np.bool_]:
+    """Return which of some pages of this process exist."""
+    try:
+        with _PAGEMAP.open("rb") as file:
+            file.seek(first * _PAGEMAP_ENTRY_BYTES)
+            entries = np.frombuffer(file.read(count * _PAGEMAP_ENTRY_BYTES), np.uint64)
+    except OSError:
+        return np.ones(count, bool)
+    found: NDArray[np.bool_] = entries >> np.uint64(_THERE) != 0
+    return found if found.size == count else np.ones(count, bool)
 
 
 def _written(buffer: PlacedBuffer) -> list[bytes]:
