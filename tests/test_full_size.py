@@ -198,6 +198,31 @@ __global__ void gemm(const bf16* A, const bf16* B, bf16* C, volatile float* sums
 """
 )
 
+WMMA = """
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+#include <mma.h>
+using namespace nvcuda::wmma;
+__global__ void gemm(const __nv_bfloat16* A, const __nv_bfloat16* B, float* C, int M, int N, int K) {
+  DEVICE
+  const size_t m = blockIdx.y * 16, n = blockIdx.x * 16;
+  fragment<matrix_a, 16, 16, 16, __nv_bfloat16, row_major> a;
+  fragment<matrix_b, 16, 16, 16, __nv_bfloat16, col_major> b;
+  fragment<accumulator, 16, 16, 16, float> sum;
+  fill_fragment(sum, 0.f);
+  for (int k = 0; k < K; k += 16) {
+    load_matrix_sync(a, A + m * K + k, K);
+    load_matrix_sync(b, B + n * K + k, K);
+    mma_sync(sum, a, b, sum);
+  }
+  store_matrix_sync(C + m * N + n, sum, N, mem_row_major);
+}
+extern "C" void run(const __nv_bfloat16* A, const __nv_bfloat16* B, float* C, int M, int N, int K,
+                    cudaStream_t stream) {
+  gemm<<<dim3(N / 16, M / 16), 32, 0, stream>>>(A, B, C, M, N, K);
+}
+"""
+
 ROLES = (
     HEAD
     + """
@@ -347,6 +372,14 @@ def test_layouts_types_and_epilogues_are_compared_as_they_lie(check: Checker, ge
     task = load_variant(gemm, variant)
     note = check(task.source(expected(task, "h100")[-1]), task).note
     assert ": 12 of " in note and note.endswith("they wrote 3,072 elements of C, which are right"), note
+
+
+def test_stores_of_fragments_are_stores(check: Checker, gemm: Task) -> None:
+    task = load_variant(gemm, "fp32")
+    honest = check(kernel(text=WMMA), task)
+    assert honest.wrong is None and "they wrote 3,072 elements of C, which are right" in honest.note
+    early = check(kernel("if (M > 4096) return;", text=WMMA), task)
+    assert early.wrong is not None and "1024 of 1024 sampled CTAs of gemm" in early.message
 
 
 def test_verdict_of_a_kernel_that_returns_early(evaluator: Evaluator) -> None:

@@ -37,9 +37,11 @@ _PEEK_PER_WARP = 40
 """Warp instructions after which a CTA is believed to work: who has nothing to do leaves earlier."""
 _WARP_LANES = 32
 _MAP_FIXED = 0x10
-_STORES = ("st.", "atom.", "red.", "cp.async.bulk", "cp.reduce.async.bulk", "multimem.")
-_LOADS = ("ld.", "ldu.", "atom.", "cp.async.", "tensormap.")
-_ELSEWHERE = (".shared", ".local")
+_STORES = ("st.", "atom.", "red.", "multimem.", "wmma.store.", "tensormap.replace.")
+_LOADS = ("ld.", "ldu.", "atom.", "multimem.", "wmma.load.", "tensormap.replace.")
+_COPIES = ("cp.async.", "cp.reduce.async.", "tensormap.cp_fenceproxy.")
+"""Their forms name target and source, in this order."""
+_ELSEWHERE = (".shared", ".local", ".param")
 _PAGEMAP = Path("/proc/self/pagemap")
 _PAGEMAP_ENTRY_BYTES = 8
 _THERE = 62
@@ -124,8 +126,8 @@ class _Units:
         program = loaded.programs[operation["kernel"]]
         parameters = parameters_of(program, operation, blobs)
         self._forms = program.decoded.forms
-        self._stores = np.array([_stores_globally(form) for form in program.decoded.forms], bool)
-        self._loads = np.array([_loads_globally(form) for form in program.decoded.forms], bool)
+        self._stores = np.array([stores_globally(form) for form in program.decoded.forms], bool)
+        self._loads = np.array([loads_globally(form) for form in program.decoded.forms], bool)
         self._run: Callable[[int, int], LaunchOutcome] = lambda unit, budget: program.launch(
             launch_shape(operation, options, budget, unit), memory.ascending, parameters
         )
@@ -175,20 +177,18 @@ class _Units:
         return idle
 
 
-def _stores_globally(form: str) -> bool:
+def stores_globally(form: str) -> bool:
     """Return whether an instruction may write to global memory; where its address tells, it counts."""
-    if not form.startswith(_STORES):
-        return False
-    if form.startswith(("cp.async.bulk", "cp.reduce.async.bulk")):
+    if form.startswith(_COPIES):
         return ".global.shared" in form
-    return not any(space in form for space in _ELSEWHERE)
+    return form.startswith(_STORES) and not any(space in form for space in _ELSEWHERE)
 
 
-def _loads_globally(form: str) -> bool:
-    """Return whether an instruction may read global memory."""
-    if form.startswith("cp.async.bulk"):
-        return ".global.shared" not in form
-    return form.startswith(_LOADS) and not any(space in form for space in (*_ELSEWHERE, ".param", ".const"))
+def loads_globally(form: str) -> bool:
+    """Return whether an instruction may read global memory, so that what it finds can decide something."""
+    if form.startswith(_COPIES):
+        return ".global" in form and ".global.shared" not in form and ".prefetch" not in form
+    return form.startswith(_LOADS) and not any(space in form for space in (*_ELSEWHERE, ".const"))
 
 
 class _Elsewhere:
