@@ -24,7 +24,7 @@ from ptxgym.errors import InfrastructureError, UsageError
 from ptxgym.judge.conditions import Case, Conditions
 from ptxgym.judge.judge import Judgement
 from ptxgym.plan import LaunchPlan, device_profile, plan_table
-from ptxgym.recording import Shape, at_size, recorded, shape
+from ptxgym.recording import Shape, recorded, shape
 from ptxgym.submission import check_text
 from ptxgym.task import Task
 from ptxgym.verdict import Failure, Finding, Severity, Stage, Status, Verdict
@@ -92,7 +92,7 @@ def _measured(
     gpu = setting.judge.gpu
     with dossier.timed("plan"):
         shapes = [case.axes for case in (*drawn.measured.cases, drawn.stress)]
-        plans = recorded(built, task, shapes, profile_of(gpu), at=lambda axes: at_size(drawn.measured, axes))
+        plans = recorded(built, task, shapes, profile_of(gpu), drawn.measured)
     if isinstance(plans, Failure):
         return dossier.failed(plans)
     shown = plans[shape(drawn.measured.cases[0].axes)]
@@ -143,7 +143,7 @@ def _witness(built: Build, task: Task, arch: str, drawn: Drawn, setting: pipelin
     start = time.perf_counter()
     try:
         shapes = [case.axes for case in (*drawn.emulated.cases, drawn.stress)]
-        plans = recorded(built, task, shapes, device_profile(arch), at=lambda axes: at_size(drawn.emulated, axes))
+        plans = recorded(built, task, shapes, device_profile(arch), drawn.emulated)
         if isinstance(plans, Failure):
             return Witness(plans)
         apart = Dossier("", task, arch, drawn.emulated.hash)

@@ -21,7 +21,7 @@ from ptxgym.judge.conditions import Case, Conditions, buffers
 from ptxgym.judge.judge import Judgement, judge, wants_ablation, with_full_size
 from ptxgym.judging import Gate
 from ptxgym.plan import LaunchPlan, device_profile, plan_table
-from ptxgym.recording import Shape, at_size, on_few_sms, recorded, shape
+from ptxgym.recording import Shape, on_few_sms, recorded, shape
 from ptxgym.submission import check_text
 from ptxgym.task import Task, load_arch
 from ptxgym.verdict import Failure, Finding, Severity, Status, Verdict
@@ -106,7 +106,7 @@ def _ran(
     """Record, execute and judge a build."""
     with dossier.timed("plan"):
         shapes = [case.axes for case in (*drawn.cases, stress)]
-        plans = recorded(built, task, shapes, device_profile(arch), at=lambda axes: at_size(drawn, axes))
+        plans = recorded(built, task, shapes, device_profile(arch), drawn)
         if isinstance(plans, Failure):
             return dossier.failed(plans)
         if drawn.cases[-1].hidden:

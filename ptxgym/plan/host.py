@@ -17,6 +17,7 @@ from ptxgym.plan.events import ApiError, Recording, parse_record
 from ptxgym.plan.model import Dim3, normalize_names
 from ptxgym.plan.places import lines_of, places
 from ptxgym.plan.profile import DeviceProfile
+from ptxgym.plan.untold import untold
 from ptxgym.tools import run_tool
 from ptxgym.verdict import Diagnostic, Failure, Stage, Status
 
@@ -94,9 +95,9 @@ _LAYOUTS = (_Layout(0x1000_0020_0000, 0x20_0000, 1), _Layout(0x2B5A_6CE0_0000, 0
 
 
 def recordings(
-    build: Build, calls: Sequence[Call], profile: DeviceProfile, limits: RecordLimits, confined: bool
+    build: Build, calls: Sequence[Call], profile: DeviceProfile, limits: RecordLimits, confined: bool, hidden: bool
 ) -> tuple[Recording, Recording] | Failure:
-    """Make the calls twice, at other addresses.
+    """Make the calls twice, at other addresses; where sizes are `hidden`, a failure tells none.
 
     Raises:
         InfrastructureError, UsageError: as `record`.
@@ -104,7 +105,7 @@ def recordings(
     given = max(len(call.arguments) + len(call.axes) for call in calls)
     if given > _MAX_ARGUMENTS:
         raise UsageError(f"{given} arguments of run; the recorder passes {_MAX_ARGUMENTS}")
-    run = functools.partial(_run, build, calls, profile, limits, confined)
+    run = functools.partial(_run, build, calls, profile, limits, confined, hidden)
     with ThreadPoolExecutor(len(_LAYOUTS)) as pool:
         outcomes = list(pool.map(run, _LAYOUTS))
     for outcome in outcomes:
@@ -120,6 +121,7 @@ def _run(
     profile: DeviceProfile,
     limits: RecordLimits,
     confined: bool,
+    hidden: bool,
     layout: _Layout,
 ) -> Recording | Failure:
     """Run the host code once."""
@@ -141,6 +143,7 @@ def _run(
     recording = parse_record(completed.stdout)
     failed = _failure_of(build, recording, completed, limits)
     if failed is not None:
+        failed = untold(failed) if hidden else failed
         begun = len(recording.calls)
         which = f"in {calls[begun - 1]}: " if 1 < begun <= len(calls) else ""
         return failed.model_copy(update={"message": which + _without_folder(failed.message, build)})

@@ -5,8 +5,8 @@ points, attributes, numbers of SMs, workspaces that are large enough, constants 
 and shape. It may not keep what belonged to one call: a pointer, a tensor map, a size, or that the work is done.
 
 Uploads, memsets and launches that touch no argument may be left out later: they set something up. An upload must still
-be there. Whether kernels leave the rest as they found it is for a device to show (`LaunchPlan.kept`). No message tells
-a value: it may follow from sizes that are hidden.
+be there. Whether kernels leave the rest as they found it is for a device to show (`LaunchPlan.kept`). At hidden sizes
+only the advice is told.
 """
 
 from __future__ import annotations
@@ -321,7 +321,7 @@ class _Comparison:
         length = len(operation.data.raw)
         target = BufferRef(buffer=str(its), offset=operation.target.offset)
         last = next((each for each in self._writes() if _overlaps(each, target, length)), None)
-        where = f"the upload of {length:,} bytes to {name}, left out here,"
+        where = f"the upload to {name}, left out here,"
         if not isinstance(last, Upload) or last.target != target or len(last.data.raw) != length:
             raise Different(f"{where} is not what an earlier call left there", _WORK_ADVICE)
         self._match_blob(operation.data, last.data, f"what {where} left there", pairs)

@@ -21,10 +21,11 @@ from ptxgym.plan.module import module_of
 from ptxgym.plan.order import ordered
 from ptxgym.plan.places import places
 from ptxgym.plan.profile import DeviceProfile
+from ptxgym.plan.untold import untold
 from ptxgym.plan.validate import problems
 from ptxgym.verdict import Diagnostic, Failure
 
-RECORDER_REVISION = 3
+RECORDER_REVISION = 4
 """Part of every plan; raise it when the same build gives another plan."""
 
 
@@ -35,6 +36,7 @@ def record(
     profile: DeviceProfile,
     *,
     other: LaunchPlan | None = None,
+    hidden: bool = False,
     limits: RecordLimits = RecordLimits(),
     confined: bool = True,
 ) -> LaunchPlan | Failure:
@@ -47,6 +49,8 @@ def record(
         profile: The GPU that the host code is to believe in.
         other: A plan of the same build and GPU at other sizes. `run` is called there, too, after the first call, and
             must ask for the same.
+        hidden: Whether `axes`, or the sizes of `other`, are hidden: then no message holds a number or a text that host
+            code could choose.
         limits: Time and memory of each recording.
         confined: False goes on without a system-call filter where the machine has none (isolation level `rlimits`).
 
@@ -62,10 +66,10 @@ def record(
         calls.append(Call(_arguments_of(other), other.axes, 2, other_sizes=True))
     calls.append(Call(arguments, axes, len(calls) + 1))
     calls.append(Call(arguments, axes, len(calls) + 1, again=1))
-    both = recordings(build, calls, profile, limits, confined)
+    both = recordings(build, calls, profile, limits, confined, hidden)
     if isinstance(both, Failure):
         return both
-    session = _Session(build, calls, *both)
+    session = _Session(build, calls, *both, hidden=hidden)
     first = session.asked(0)
     if isinstance(first, Failure):
         return first
@@ -78,14 +82,14 @@ def record_twice(
 ) -> LaunchPlan | Failure:
     """Record two calls in one process as one plan: what the first one leaves, the second finds.
 
-    The buffers of the first call are named `A#1`, those of the second `A`.
+    Their sizes are public. The buffers of the first call are named `A#1`, those of the second `A`.
 
     Raises:
         InfrastructureError: as `record`.
     """
     confined = sandbox.isolation().level != "rlimits"
     calls = [Call(arguments, axes, 1), Call(arguments, axes, 2)]
-    both = recordings(build, calls, profile, RecordLimits(), confined)
+    both = recordings(build, calls, profile, RecordLimits(), confined, hidden=False)
     if isinstance(both, Failure):
         return both
     session = _Session(build, calls, *both)
@@ -104,8 +108,10 @@ def record_twice(
 class _Session:
     """Two recordings of the same calls."""
 
-    def __init__(self, build: Build, calls: Sequence[Call], first: Recording, second: Recording) -> None:
-        self.build, self.calls = build, calls
+    def __init__(
+        self, build: Build, calls: Sequence[Call], first: Recording, second: Recording, hidden: bool = False
+    ) -> None:
+        self.build, self.calls, self.hidden = build, calls, hidden
         self._both = (first, second)
 
     def incomplete(self) -> Failure | None:
@@ -116,7 +122,8 @@ class _Session:
         for recording in self._both:
             if (begun := len(recording.calls)) != len(self.calls):
                 which = f"ends in call {begun}" if begun < len(self.calls) else f"has {begun} calls"
-                return failure("plan.invalid", f"the record of the host code {which}, and {len(self.calls)} were made")
+                message = f"the record of the host code {which}, and {len(self.calls)} were made"
+                return self._failure("plan.invalid", message)
         return None
 
     def asked(self, index: int) -> Asked | Failure:
@@ -134,8 +141,13 @@ class _Session:
             merged = merge(first, second, roles, module_of(self.build))
             return Asked(replace(merged, operations=ordered(first.ordered, merged)), self.calls[index].own)
         except NotAPlan as error:
-            message = f"in {self.calls[index]}: {error.message}" if index else error.message
-            return failure(error.code, message, where=self.where(index, error.operation))
+            failed = self._failure(error.code, error.message, self.where(index, error.operation))
+            which = f"in {self.calls[index]}: " if index else ""
+            return failed.model_copy(update={"message": which + failed.message})
+
+    def _failure(self, code: str, message: str, where: tuple[Diagnostic, ...] = ()) -> Failure:
+        failed = failure(code, message, where=where)
+        return untold(failed) if self.hidden else failed
 
     def where(self, index: int, operation: int | None) -> tuple[Diagnostic, ...]:
         """Return the lines of an operation of a call."""
@@ -159,10 +171,10 @@ class _Session:
             recorder_revision=RECORDER_REVISION,
         )
         for problem in problems(plan, self.build, profile):
-            return failure("plan.invalid", problem)
+            return self._failure("plan.invalid", problem)
         if not plan.launches:
             said = last_errors(self.build, first)
-            return failure("plan.no_launch", f"`run` returned without launching a kernel{said}")
+            return self._failure("plan.no_launch", f"`run` returned without launching a kernel{said}")
         return plan
 
 
@@ -186,7 +198,8 @@ def _with_later_calls(
             if index == len(session.calls) - 1:
                 kept.check_counters(index)
         except Different as different:
-            message = f"{call} does not do what a first call there does: {different.what}; {different.advice}"
+            what = "" if session.hidden else f": {different.what}"
+            message = f"{call} does not do what a first call there does{what}; {different.advice}"
             return failure("plan.later_call", message, where=session.where(index, different.operation))
         earlier.append(later)
     return plan.model_copy(update={"kept": tuple(kept.names)})
