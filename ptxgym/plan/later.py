@@ -55,6 +55,8 @@ class Asked:
     merged: Merged
     own: Mapping[str, str]
     """The argument that each of its buffers is."""
+    freed: frozenset[str] = frozenset()
+    """Workspaces that earlier calls had freed."""
 
 
 @dataclass
@@ -324,6 +326,9 @@ class _Comparison:
         where = f"the upload to {name}, left out here,"
         if not isinstance(last, Upload) or last.target != target or len(last.data.raw) != length:
             raise Different(f"{where} is not what an earlier call left there", _WORK_ADVICE)
+        if gone := [ref for ref in last.data.refs if self._target(ref).buffer in self._later.freed]:
+            what = f"{where} points to {self._target(gone[0]).buffer}, which an earlier call freed"
+            raise Different(what, _POINTER_ADVICE)
         self._match_blob(operation.data, last.data, f"what {where} left there", pairs)
 
     def _writes(self) -> Iterator[Memset | Copy | Upload]:

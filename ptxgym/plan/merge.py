@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -46,6 +47,7 @@ from ptxgym.plan.model import (
 from ptxgym.plan.module import Module
 
 TENSOR_MAP_BYTES = 128
+_POINTER_BYTES = 8
 MAX_REFERENCES = 65536
 """Pointers in one upload."""
 _TAG = b"ptxgymTM"  # as in native/recorder/tensor_map.cpp
@@ -140,12 +142,12 @@ class _Merger:
     def __init__(self, first: Recording, second: Recording, module: Module) -> None:
         self._first, self._second, self._module = first, second, module
         self._shifts: dict[int, RawBuffer] = {}
-        self._freed: set[str] = set(first.freed)
+        self._freed_before = first.freed
+        self._freed: set[str] = set()
 
     def merge(self, roles: Mapping[str, str]) -> Merged:
         self._match_buffers()
-        maps = self._tensor_maps()
-        self._map_count = len(maps)
+        self._maps = maps = self._tensor_maps()
         functions = self._functions()
         operations = self._operations()
         used = _referenced(operations, maps)
@@ -238,6 +240,7 @@ class _Merger:
                 target = self._address(one.target, two.target, f"target of {where} (upload)")
                 _same(one, two, {"target", "data"}, f"{where} (upload)")
                 blob = self._blob(bytes.fromhex(one.data), bytes.fromhex(two.data), None, f"{where} (upload)")
+                self._check_not_freed(blob, self._freed_before, f"{where} (upload)")
                 return Upload(target=target, data=blob, stream=one.stream)
         raise _differs(f"the kind of {where} ({one.event} against {two.event})")
 
@@ -248,8 +251,9 @@ class _Merger:
             left, right = bytes.fromhex(a), bytes.fromhex(b)
             used = self._module.used(one.kernel, index, len(left))
             blob = self._blob(left, right, used, f"parameter {index} of {where}")
-            if len(left) == 8 and blob.refs:
-                self._check_not_freed(blob, f"parameter {index} of {where}")
+            # A struct may hold what this call has done with; what an earlier call freed serves nothing.
+            freed = self._freed_before | self._freed if len(left) == _POINTER_BYTES else self._freed_before
+            self._check_not_freed(blob, freed, f"parameter {index} of {where}")
             params.append(blob)
         return Launch(
             kernel=one.kernel,
@@ -263,12 +267,14 @@ class _Merger:
             stream=one.stream,
         )
 
-    def _check_not_freed(self, blob: Blob, where: str) -> None:
+    def _check_not_freed(self, blob: Blob, freed: AbstractSet[str], where: str) -> None:
         for ref in blob.refs:
-            if isinstance(ref, PointerRef) and ref.target.buffer in self._freed:
-                raise NotAPlan(
-                    "plan.use_after_free", f"{where} points into {ref.target.buffer}, which was freed before"
-                )
+            if isinstance(ref, PointerRef):
+                how, buffer = "points into", ref.target.buffer
+            else:
+                how, buffer = "holds a tensor map of", self._maps[ref.index].global_address.buffer
+            if buffer in freed:
+                raise NotAPlan("plan.use_after_free", f"{where} {how} {buffer}, which was freed before")
 
     def _address(self, one: int, two: int, where: str) -> BufferRef:
         """Return what an address points to."""
@@ -304,7 +310,7 @@ class _Merger:
         while at >= 0:
             block = bytes(left[at : at + TENSOR_MAP_BYTES])
             index = int.from_bytes(block[8:16], "little")
-            if index >= self._map_count or block != tensor_map_tag(index):
+            if index >= len(self._maps) or block != tensor_map_tag(index):
                 raise NotAPlan(
                     "plan.partial_tensor_map", f"byte {at} of {where} holds a part of a tensor map, or a changed one"
                 )

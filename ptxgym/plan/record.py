@@ -139,7 +139,8 @@ class _Session:
         )
         try:
             merged = merge(first, second, roles, module_of(self.build))
-            return Asked(replace(merged, operations=ordered(first.ordered, merged)), self.calls[index].own)
+            merged = replace(merged, operations=ordered(first.ordered, merged))
+            return Asked(merged, self.calls[index].own, first.freed)
         except NotAPlan as error:
             failed = self._failure(error.code, error.message, self.where(index, error.operation))
             which = f"in {self.calls[index]}: " if index else ""

@@ -22,13 +22,14 @@ STALE = {
     3: ("call 2 of `run`", "launch of plain", "is missing", "every call must do the whole work"),
     4: ("call 2 of `run` in one process (other buffers and sizes)", "grid of operation 0", "from the arguments"),
     6: ("call 2", "workspace0, which an earlier call allocated with fewer bytes", "enlarge it"),
-    8: ("the upload of 8 bytes to where", "still points to B of call 1"),
+    8: ("the upload to where", "still points to B of call 1"),
     10: ("parameter 1", "still points to B of call 1"),
     14: ("left out here", "still points to A of call 1"),
     15: ("(memset) is missing", "every call must"),
     20: ("call 3 of `run`", "grid of operation 0 (launch of plain) is another"),
     21: ("call 2 of `run`", "grid of operation 0 (launch of plain) is another"),
     22: ("buffers and sizes of call 1 again", "launch of plain", "is missing"),
+    28: ("the upload to kept, left out here, points to workspace0, which an earlier call freed", "make tensor maps"),
 }
 KEPT = {
     0: (),
@@ -41,6 +42,7 @@ KEPT = {
     13: ("workspace0",),
     16: ("what a launch of the first call set up", "workspace0"),
     19: (),
+    29: (),
 }
 
 
@@ -89,6 +91,21 @@ def test_host_code_that_fails_later_names_the_call(later: Build) -> None:
 def test_a_workspace_that_an_earlier_call_freed_is_none(later: Build) -> None:
     failure = failed(recorded(later, 18, SMALL, LARGE))
     assert failure.code == "plan.use_after_free" and failure.message.startswith("in call 2 of `run`")
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [
+        (25, "parameter 0 of operation 0 (launch of mapped) holds a tensor map of workspace0, which was freed"),
+        (26, "parameter 0 of operation 0 (launch of holding) points into workspace0, which was freed"),
+        (27, "operation 0 (upload) points into workspace0, which was freed"),
+    ],
+)
+def test_a_freed_workspace_is_found_behind_structs_uploads_and_tensor_maps(later: Build, mode: int, said: str) -> None:
+    """Mode 29 is the control."""
+    failure = failed(recorded(later, mode, SMALL, LARGE))
+    assert failure.code == "plan.use_after_free" and failure.message.startswith("in call 2 of `run`")
+    assert said in failure.message
 
 
 def test_a_stale_size_shows_only_beside_another_size(later: Build) -> None:
