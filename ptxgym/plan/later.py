@@ -40,12 +40,16 @@ _SPACE_ADVICE = "keep a workspace by its size and enlarge it where a call needs 
 
 
 class Different(Exception):
-    """Raised where a later call is none of its own: what differs, the way out, and in which of its operations."""
+    """Raised where a later call is none of its own: what differs, the way out, and in which of its operations.
+
+    Where it is found out after other calls, `call` says in which one it was; the first is 0.
+    """
 
     def __init__(self, what: str, advice: str, operation: int | None = None) -> None:
         """Keep the parts of a message."""
         super().__init__(what)
         self.what, self.advice, self.operation = what, advice, operation
+        self.call: int | None = None
 
 
 @dataclass(frozen=True)
@@ -68,16 +72,38 @@ class Kept:
     """By operation and parameter of a first call: how much more it is in which call."""
 
     def check_counters(self, calls: int) -> None:
-        """Let a parameter differ only if it counts calls.
+        """Let a parameter differ only if it counts calls or launches, of which other sizes may have other numbers.
+
+        Either it is more in every call than in the one before, or all that differ in one call differ by the same, and
+        that is more in every call.
 
         Raises:
             Different: if it does anything else.
         """
-        for seen in self.counters.values():
-            steps = {more / call for call, (more, _) in seen.items()}
-            if len(steps) != 1 or len(seen) != calls:
-                raise next(iter(seen.values()))[1]
+        everywhere = self.counters.values()
+        own = [seen for seen in everywhere if _grows({call: more for call, (more, _) in seen.items()}, calls)]
+        known = {(call, more) for seen in own for call, (more, _) in seen.items()}
+        rest: dict[int, dict[int, Different]] = {}
+        for seen in everywhere:
+            for call, (more, different) in seen.items():
+                if (call, more) not in known:
+                    rest.setdefault(call, {}).setdefault(more, different)
+        alike = {call: next(iter(each)) for call, each in rest.items() if len(each) == 1}
+        if rest and not _grows(alike, calls):
+            call = min(rest)
+            different = next(iter(rest[call].values()))
+            different.call = call
+            raise different
+        if self.counters:
             self.names.setdefault("a count of calls")
+
+
+def _grows(more: Mapping[int, int], calls: int) -> bool:
+    """Return whether there is a number for each later call, and it goes one way from 0 on."""
+    if sorted(more) != list(range(1, calls + 1)):
+        return False
+    steps = [more[call] - more.get(call - 1, 0) for call in sorted(more)]
+    return min(steps) > 0 or max(steps) < 0
 
 
 def compare(first: Asked, earlier: Sequence[Asked], later: Asked, kept: Kept) -> None:

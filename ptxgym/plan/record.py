@@ -199,6 +199,8 @@ def _with_later_calls(
             if index == len(session.calls) - 1:
                 kept.check_counters(index)
         except Different as different:
+            if different.call is not None:
+                index, call = different.call, session.calls[different.call]
             what = "" if session.hidden else f": {different.what}"
             message = f"{call} does not do what a first call there does{what}; {different.advice}"
             return failure("plan.later_call", message, where=session.where(index, different.operation))

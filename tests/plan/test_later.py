@@ -29,6 +29,9 @@ STALE = {
     20: ("call 3 of `run`", "grid of operation 0 (launch of plain) is another"),
     21: ("call 2 of `run`", "grid of operation 0 (launch of plain) is another"),
     22: ("buffers and sizes of call 1 again", "launch of plain", "is missing"),
+    32: ("call 2 of `run`", "parameter 2 of operation 0 (launch of plain) holds another value"),
+    33: ("call 2 of `run`", "parameter 2 of operation 0 (launch of plain) holds another value"),
+    34: ("parameter 2 of operation 1 (launch of plain) holds another value",),
     28: ("the upload to kept, left out here, points to workspace0, which an earlier call freed", "make tensor maps"),
 }
 KEPT = {
@@ -43,6 +46,8 @@ KEPT = {
     16: ("what a launch of the first call set up", "workspace0"),
     19: (),
     29: (),
+    30: ("a count of calls",),
+    31: ("a count of calls",),
 }
 
 

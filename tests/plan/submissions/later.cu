@@ -199,5 +199,24 @@ extern "C" void run(const float* A, float* B, int mode, int n, cudaStream_t stre
             if (anew) cudaFree(space);
             return;
         }
+        case 30:    // a count of launches, of which a larger size has more
+        case 31: {  // in another kernel there
+            static int count = 0;
+            if (mode == 31 && n > 20) return through<<<1, 32, 0, stream>>>(A, B, B, count += 2);
+            for (int i = 0; i < n / 8; ++i)
+                plain<<<1, 32, 0, stream>>>(A, B, ++count);
+            return;
+        }
+        case 32: {  // the size of the call before
+            static int before = n;
+            plain<<<1, 32, 0, stream>>>(A, B, before);
+            before = n;
+            return;
+        }
+        case 33:  // a count that ends
+            return plain<<<1, 32, 0, stream>>>(A, B, calls < 3 ? calls : 3);
+        case 34:  // a count that only one of two launches has rightly
+            plain<<<1, 32, 0, stream>>>(A, B, calls);
+            return plain<<<2, 32, 0, stream>>>(A, B, calls * calls % 5);
     }
 }
