@@ -32,6 +32,8 @@ STALE = {
     32: ("call 2 of `run`", "parameter 2 of operation 0 (launch of plain) holds another value"),
     33: ("call 2 of `run`", "parameter 2 of operation 0 (launch of plain) holds another value"),
     34: ("parameter 2 of operation 1 (launch of plain) holds another value",),
+    36: ("call 2 of `run`", "every call must do the whole work"),
+    37: ("count of operation 0 (memset) is another",),
     28: ("the upload to kept, left out here, points to workspace0, which an earlier call freed", "make tensor maps"),
 }
 KEPT = {
@@ -46,6 +48,7 @@ KEPT = {
     16: ("what a launch of the first call set up", "workspace0"),
     19: (),
     29: (),
+    35: ("workspace0",),
     30: ("a count of calls",),
     31: ("a count of calls",),
 }
@@ -67,7 +70,7 @@ def recorded(build: Build, mode: int, first: int, then: int) -> LaunchPlan | Fai
 
 @pytest.mark.parametrize("mode", sorted(STALE))
 def test_what_belonged_to_one_call_is_refused(later: Build, mode: int) -> None:
-    sizes = (LARGE, SMALL) if mode == 6 else (SMALL, LARGE)
+    sizes = (LARGE, SMALL) if mode in (6, 36, 37) else (SMALL, LARGE)
     failure = failed(recorded(later, mode, *sizes))
     assert (failure.status, failure.code) == (Status.PLAN_ERROR, "plan.later_call"), failure.message
     assert [part for part in STALE[mode] if part not in failure.message] == [], failure.message

@@ -218,5 +218,18 @@ extern "C" void run(const float* A, float* B, int mode, int n, cudaStream_t stre
         case 34:  // a count that only one of two launches has rightly
             plain<<<1, 32, 0, stream>>>(A, B, calls);
             return plain<<<2, 32, 0, stream>>>(A, B, calls * calls % 5);
+        case 35:    // a workspace that grows, cleared as far as it goes
+        case 36: {  // as far as the first call needed
+            static int cleared = n;
+            if (size < 4u * n) allocate(4 * n);
+            cudaMemsetAsync(space, 0, mode == 35 ? size : 4 * cleared, stream);
+            return through<<<1, 32, 0, stream>>>(A, space, B, n);
+        }
+        case 37: {  // an output, as far as the largest one
+            static int most = 0;
+            if (most < n) most = n;
+            cudaMemsetAsync(B, 0, 4 * most, stream);
+            return plain<<<1, 32, 0, stream>>>(A, B, n);
+        }
     }
 }
