@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -64,6 +64,8 @@ class Call:
         """Say which call it is."""
         if self.again is not None:
             how = f"the buffers and sizes of call {self.again} again"
+        elif self.number == 1:
+            how = "the first"
         else:
             how = "other buffers and sizes" if self.other_sizes else "other buffers, the sizes of call 1"
         return f"call {self.number} of `run` in one process ({how})"
@@ -74,10 +76,14 @@ class RecordLimits:
     """What the host code may use."""
 
     cpu_s: int = 3
-    """A hundred times what honest host code takes."""
+    """For each call, of which one may use what others left: a hundred times what honest host code takes."""
     wall_s: float = 60.0
-    """Nothing in the sandbox can block, so running out of it without CPU time is the machine's fault."""
+    """For each call. Nothing in the sandbox can block, so running out of it without CPU time is the machine's fault."""
     memory_bytes: int = 1 << 30
+
+    def of(self, calls: int) -> RecordLimits:
+        """Return the limits of a process that makes so many calls."""
+        return replace(self, cpu_s=self.cpu_s * calls, wall_s=self.wall_s * calls)
 
 
 @dataclass(frozen=True)
@@ -105,7 +111,7 @@ def recordings(
     given = max(len(call.arguments) + len(call.axes) for call in calls)
     if given > _MAX_ARGUMENTS:
         raise UsageError(f"{given} arguments of run; the recorder passes {_MAX_ARGUMENTS}")
-    run = functools.partial(_run, build, calls, profile, limits, confined, hidden)
+    run = functools.partial(_run, build, calls, profile, limits.of(len(calls)), confined, hidden)
     with ThreadPoolExecutor(len(_LAYOUTS)) as pool:
         outcomes = list(pool.map(run, _LAYOUTS))
     for outcome in outcomes:
@@ -144,14 +150,22 @@ def _run(
     failed = _failure_of(build, recording, completed, limits)
     if failed is not None:
         failed = untold(failed) if hidden else failed
-        begun = len(recording.calls)
-        which = f"in {calls[begun - 1]}: " if 1 < begun <= len(calls) else ""
+        which = _which(calls, len(recording.calls), failed.code == "plan.host_hang")
         return failed.model_copy(update={"message": which + _without_folder(failed.message, build)})
     made = [call for call in calls if call.again is None]
     expected = [(name, argument.size_bytes) for call in made for name, argument in call.buffers.items()]
     if [(b.name, b.bytes) for b in recording.buffers if b.role == "argument"] != expected:
         return failure("plan.invalid", "the record's argument buffers are not those of `run`")
     return recording
+
+
+def _which(calls: Sequence[Call], begun: int, of_all: bool) -> str:
+    """Return how the message of a failure begins: in which call it was, if it is not the first, or of how many."""
+    if not 0 < begun <= len(calls):
+        return ""
+    if of_all:
+        return f"in {calls[begun - 1]}, of {len(calls)} that share their CPU time: "
+    return f"in {calls[begun - 1]}: " if begun > 1 else ""
 
 
 def _request(build: Build, calls: Sequence[Call], profile: DeviceProfile, layout: _Layout) -> str:

@@ -20,7 +20,10 @@ MISDEEDS = {
     5: ("plan.host_abort", "my own fault"),
     6: ("plan.host_exit", "exit(3)"),
     7: ("plan.host_exit", "status 5"),
-    8: ("plan.host_hang", "1 s of CPU time"),
+    8: (
+        "plan.host_hang",
+        "in call 1 of `run` in one process (the first), of 3 that share their CPU time: host code used 3 s",
+    ),
     9: ("plan.host_memory", "3221225472 bytes"),
     10: ("plan.host_process", "without new processes"),
     11: ("plan.host_process", "thread"),

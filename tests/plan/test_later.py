@@ -96,6 +96,18 @@ def test_host_code_that_fails_later_names_the_call(later: Build) -> None:
     assert failure.message.startswith("in call 2 of `run` in one process (other buffers, the sizes of call 1): ")
 
 
+def test_each_call_has_its_share_of_the_time(later: Build) -> None:
+    """1 s each here; a call that hangs is named."""
+    profile = device_profile("h100")
+    assert planned(record(later, ARGUMENTS, {"mode": 39, "n": SMALL}, profile, limits=LIMITS)).launches
+    hangs = failed(record(later, ARGUMENTS, {"mode": 38, "n": SMALL}, profile, limits=LIMITS))
+    assert hangs.code == "plan.host_hang"
+    assert hangs.message.startswith(
+        "in call 2 of `run` in one process (other buffers, the sizes of call 1), of 3 that "
+    )
+    assert "share their CPU time: host code used 3 s of CPU time" in hangs.message
+
+
 def test_a_workspace_that_an_earlier_call_freed_is_none(later: Build) -> None:
     failure = failed(recorded(later, 18, SMALL, LARGE))
     assert failure.code == "plan.use_after_free" and failure.message.startswith("in call 2 of `run`")

@@ -1,8 +1,10 @@
 // Host code that keeps something between its calls: what serves every call may be kept, what belonged to one may not.
 #include <cuda.h>
 #include <cuda_runtime.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #include <cstdlib>
+#include <ctime>
 #include <map>
 #include <string>
 #include <utility>
@@ -218,6 +220,16 @@ extern "C" void run(const float* A, float* B, int mode, int n, cudaStream_t stre
         case 34:  // a count that only one of two launches has rightly
             plain<<<1, 32, 0, stream>>>(A, B, calls);
             return plain<<<2, 32, 0, stream>>>(A, B, calls * calls % 5);
+        case 38:  // a second call that does not end
+            for (volatile int i = 0; calls == 2; i = i ^ 1) {
+            }
+            return plain<<<1, 32, 0, stream>>>(A, B, n);
+        case 39: {  // 0.4 s in every call, by the clock that host code is not given
+            timespec used{};
+            for (const long until = calls * 400; used.tv_sec * 1000 + used.tv_nsec / 1000000 < until;)
+                syscall(SYS_clock_gettime, CLOCK_PROCESS_CPUTIME_ID, &used);
+            return plain<<<1, 32, 0, stream>>>(A, B, n);
+        }
         case 35:    // a workspace that grows, cleared as far as it goes
         case 36: {  // as far as the first call needed
             static int cleared = n;
