@@ -78,6 +78,7 @@ ROWS: list[tuple[str, str | None]] = [
     ("a.interleave = 3;", "interleave = 3"),
 ]
 PACKED = "a.type = CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN16B; a.box[0] = 128;"
+SIX_BITS = PACKED.replace("16U4", "16U6")
 BLACKWELL_ROWS: list[tuple[str, str | None]] = [
     ("a.type = CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN8B; a.box[0] = 128;", None),
     ("a.type = CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN8B; a.box[0] = 128; a.dim[0] = 255;", "globalDim[0] = 255"),
@@ -88,6 +89,13 @@ BLACKWELL_ROWS: list[tuple[str, str | None]] = [
     (f"{PACKED} a.swizzle = CU_TENSOR_MAP_SWIZZLE_64B;", "swizzle = 64B is not supported"),
     (f"{PACKED} a.fill = 1;", "not 16U4_ALIGN16B"),
     ("a.swizzle = CU_TENSOR_MAP_SWIZZLE_128B_ATOM_32B;", None),
+    ("a.swizzle = CU_TENSOR_MAP_SWIZZLE_128B_ATOM_32B_FLIP_8B;", None),
+    ("a.swizzle = CU_TENSOR_MAP_SWIZZLE_128B_ATOM_64B;", None),
+    (f"{SIX_BITS} a.swizzle = CU_TENSOR_MAP_SWIZZLE_128B_ATOM_64B;", None),
+    (
+        f"{SIX_BITS} a.swizzle = CU_TENSOR_MAP_SWIZZLE_128B_ATOM_32B_FLIP_8B;",
+        "is not supported with tensorDataType 16U6",
+    ),
 ]
 ALL_ROWS = [(*row, "h100") for row in ROWS] + [(*row, "b200") for row in BLACKWELL_ROWS]
 
