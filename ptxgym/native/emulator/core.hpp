@@ -88,12 +88,25 @@ struct FindingRecord {
   void mend(const char* format, ...) __attribute__((format(printf, 2, 3)));  // sets remedy
 };
 
+// Makes room for a finding where there is none: the last of those that weigh least goes, if it weighs less than the new
+// one. An error decides the verdict, so no number of notes may keep it out. What ended a launch stays.
+template <class Records> bool displace(Records& records, uint32_t severity) {
+  auto least = records.end();
+  for (auto at = records.begin(); at != records.end(); ++at) {
+    if (at->fatal || at->severity >= severity) continue;
+    if (least == records.end() || at->severity <= least->severity) least = at;
+  }
+  if (least == records.end()) return false;
+  records.erase(least);
+  return true;
+}
+
 // Findings of one CTA in the order of first occurrence, one per (code, inst, other_inst).
 struct FindingSink {
   std::deque<FindingRecord> records;
   size_t limit = 200;
-  // Returns the new record to fill, or nullptr where the same finding was already made (its count goes up) or the sink
-  // is full.
+  // Returns the record to fill, or nullptr where the same finding was already made (its count goes up) or the sink is
+  // full of what weighs as much. A finding that was made before, but weighs more this time, is filled again.
   FindingRecord* add(const char* code, Severity, int inst, int other_inst = -1);
   FindingRecord* add(Cta&, const Warp*, int lane, const char* code, Severity, int inst,
                      int other_inst = -1);  // also cta, warp, lane

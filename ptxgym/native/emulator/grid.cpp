@@ -150,7 +150,7 @@ void merge_finding(std::vector<FindingRecord>& all, const FindingRecord& record,
       known.count = count;
       return;
     }
-  if (all.size() < limit || record.fatal) all.push_back(record);
+  if (all.size() < limit || record.fatal || displace(all, record.severity)) all.push_back(record);
 }
 
 LaunchResult nothing_yet(const Grid& grid) {

@@ -30,21 +30,28 @@ void FindingRecord::mend(const char* format, ...) {
 }
 
 FindingRecord* FindingSink::add(const char* code, Severity severity, int inst, int other_inst) {
-  for (FindingRecord& record : records)
-    if (record.inst == inst && record.other_inst == other_inst && std::strcmp(record.code, code) == 0) {
-      ++record.count;
+  const auto weight = static_cast<uint32_t>(severity);
+  uint64_t before = 0;
+  for (auto known = records.begin(); known != records.end(); ++known) {
+    if (known->inst != inst || known->other_inst != other_inst || std::strcmp(known->code, code) != 0) continue;
+    if (known->fatal || known->severity >= weight) {
+      ++known->count;
       return nullptr;
     }
-  if (records.size() >= limit) return nullptr;
+    before = known->count;
+    records.erase(known);
+    break;
+  }
+  if (records.size() >= limit && !displace(records, weight)) return nullptr;
   records.emplace_back();
   FindingRecord& record = records.back();
   std::memset(&record, 0, sizeof record);
   std::snprintf(record.code, sizeof record.code, "%s", code);
-  record.severity = static_cast<uint32_t>(severity);
+  record.severity = weight;
   record.inst = inst;
   record.other_inst = other_inst;
   record.warp = record.lane = -1;
-  record.count = 1;
+  record.count = before + 1;
   return &record;
 }
 

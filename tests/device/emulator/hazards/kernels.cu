@@ -71,6 +71,18 @@ template <bool Good> __global__ void race_same_value(uint32_t* out) {
   out[threadIdx.x] = get(&cell);
 }
 
+// At first both warps store the same.
+template <bool Good> __global__ void race_later(uint32_t* out) {
+  __shared__ uint32_t cell;
+#pragma unroll 1
+  for (uint32_t i = 0; i < 2; ++i) {
+    if (threadIdx.x % 32 == 0 && (!Good || threadIdx.x == 0)) put(&cell, threadIdx.x * i);  // !smem.race
+    __syncthreads();
+    out[threadIdx.x] = get(&cell);
+    __syncthreads();
+  }
+}
+
 template <bool Good> __global__ void race_loop(uint32_t* out) {
   __shared__ uint32_t data[64];
   uint32_t sum = 0;
@@ -126,6 +138,22 @@ template <bool Good> __global__ void unwritten(uint32_t* out) {
 }
 
 // Warp 0 hands a buffer to warp 1 through a named barrier on which it only arrives.
+// The first CTA makes more findings than are kept, the last one a race.
+template <bool Good> __global__ void flooded(uint32_t* out) {
+  __shared__ uint32_t unwritten[250], data[64];
+  uint32_t sum = 0;
+  if (blockIdx.x == 0) {
+#pragma unroll
+    for (int i = 0; i < 250; ++i) sum += get(&unwritten[i]);
+  }
+  if (blockIdx.x == gridDim.x - 1) {
+    put(&data[threadIdx.x], threadIdx.x);
+    if (Good) __syncthreads();
+    sum += get(&data[threadIdx.x ^ 32]);
+  }
+  out[blockIdx.x * 64 + threadIdx.x] = sum;
+}
+
 template <bool Good> __global__ void named(uint32_t* out) {
   __shared__ uint32_t data[32];
   if (threadIdx.x < 32) {
@@ -463,7 +491,9 @@ template <int kFault> __global__ void multiply(float* out) {
 PAIR(race_read, uint32_t*)
 PAIR(race_write, uint32_t*)
 PAIR(race_same_value, uint32_t*)
+PAIR(race_later, uint32_t*)
 PAIR(race_loop, uint32_t*)
+PAIR(flooded, uint32_t*)
 PAIR(bytes_apart, uint32_t*)
 PAIR(flag, uint32_t*)
 PAIR(histogram, uint32_t*)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from ptxgym.device.protocol import RunOptions
 from ptxgym.verdict import Severity
-from tests.device.emulator.hazards.harness import SCHEDULES, Kernels, launch, lines_of
+from tests.device.emulator.hazards.harness import DEVICE, SCHEDULES, Kernels, launch, lines_of, plan_of
 
 ERROR, WARNING, NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
 WITH_INPUT = {"early_cp_async", "double_buffer", "early_bulk", "refill", "copy_pending", "init_unfenced", "bytes_short"}
@@ -15,6 +16,7 @@ BAD = [
     ("race_read", "smem.race", ERROR),
     ("race_write", "smem.race", ERROR),
     ("race_same_value", "smem.race", WARNING),
+    ("race_later", "smem.race", ERROR),
     ("race_loop", "smem.race", ERROR),
     ("flag", "smem.race", WARNING),
     ("unwritten", "smem.uninitialised", WARNING),
@@ -117,6 +119,22 @@ def test_too_few_bytes_announced(kernels: Kernels, options: RunOptions) -> None:
     errors = [f for f in result.findings if f.severity == ERROR]
     assert errors and errors[0].code in ("mbarrier.tx_overflow", "async.read_early")
     assert kernels.marked("bytes_short", errors[0].code) & lines_of(errors[0])
+
+
+@pytest.mark.parametrize("options", SCHEDULES, ids=lambda o: f"{o.schedule}{o.seed}")
+@pytest.mark.parametrize("ctas", [1, 2])
+@pytest.mark.parametrize(("instance", "errors"), [("b0", {"smem.race"}), ("b1", set())])
+def test_no_number_of_warnings_keeps_an_error_out(
+    kernels: Kernels, instance: str, errors: set[str], ctas: int, options: RunOptions
+) -> None:
+    """250 places that read what nothing has written, of 200 that are kept; the race comes after them."""
+    plan = plan_of(kernels.mangled("flooded", instance), {"out": 8192}, 64, build_key=kernels.build.key)
+    (one,) = plan.launches
+    plan = plan.model_copy(update={"operations": (one.model_copy(update={"grid": (ctas, 1, 1)}),)})
+    result = DEVICE.run(kernels.build, plan, {"out": np.zeros(8192, np.uint8)}, options)
+    assert {f.code for f in result.findings if f.severity == ERROR} == errors
+    (warned,) = (f for f in result.findings if f.severity == WARNING)
+    assert (warned.code, warned.count >= 198) == ("smem.uninitialised", True)
 
 
 @pytest.mark.parametrize("name", ["race_read", "double_buffer", "unfenced", "store_reuse"])
