@@ -170,4 +170,7 @@ void ShadowState::exit(Warp& warp, int inst) {
             "the exit.",
             Kind::TmaStore);
   }
+  // The cluster barrier does not wait for exited threads (PTX ISA 9.7.13.4), so it completes after the exit: what this
+  // warp had seen is over by then, though nothing releases it. ThunderKittens' educational level 9 frees tensor memory so.
+  shared_->arriving.likely.join(w.now.likely);
 }

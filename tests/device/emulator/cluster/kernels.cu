@@ -218,6 +218,19 @@ __global__ void parting(uint32_t* out) {
 template __global__ void parting<0>(uint32_t*);
 template __global__ void parting<1>(uint32_t*);
 
+template <int Fault>  // 1: the writers exit instead of arriving, 2: nobody arrives
+__global__ void leaving(uint32_t* out) {
+  __shared__ uint32_t data[32];
+  const bool writer = threadIdx.x >= 32;
+  if (writer) put(address(&data[threadIdx.x - 32]), threadIdx.x);  // !smem.race
+  if (writer && Fault) return;
+  if (Fault != 2) sync_all();
+  if (!writer) out[blockIdx.x * 32 + threadIdx.x] = get(address(&data[threadIdx.x]));  // !smem.race
+}
+template __global__ void leaving<0>(uint32_t*);
+template __global__ void leaving<1>(uint32_t*);
+template __global__ void leaving<2>(uint32_t*);
+
 // ---- asynchronous stores and copies between CTAs
 
 template <int Fault>  // 1: reads before the barrier, 2: too few bytes expected

@@ -98,6 +98,24 @@ def test_arrival_at_a_cta_that_has_exited(kernels: Kernels, fault: int) -> None:
         named_at(kernels, found[0], "parting", "cluster.exited_cta")
 
 
+@pytest.mark.parametrize(("fault", "severity"), [(0, None), (1, "warning"), (2, "error")])
+def test_what_threads_did_that_exit_before_the_cluster_barrier(
+    kernels: Kernels, fault: int, severity: str | None
+) -> None:
+    """The barrier completes after their exit, so the order is certain in practice; nothing releases what they wrote."""
+    for options in SCHEDULES:
+        run = launch(kernels, instance(kernels, "leaving", fault), 64, block=64, options=options)
+        assert isinstance(run, Execution)
+        assert {f.severity for f in run.findings if f.code == "smem.race"} == ({severity} if severity else set()), (
+            options
+        )
+        if severity:
+            named_at(kernels, run, "leaving", "smem.race")
+        if fault != 2:
+            read = run.buffers["out"].view(np.uint32).reshape(2, 32)
+            np.testing.assert_array_equal(read, np.arange(32, 64)[None, :].repeat(2, 0))
+
+
 def test_generic_atomics_of_every_lane_elsewhere(kernels: Kernels) -> None:
     run = words(launch(kernels, "scatter", 64 * 8, cluster=(4, 1, 1), grid=(8, 1, 1), block=128, smem_bytes=256))
     expected = np.zeros((8, 64), np.uint32)
