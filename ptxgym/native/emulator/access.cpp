@@ -10,12 +10,20 @@ Access access_of(Kind kind) {
   return kind == Kind::Load ? Access::Read : kind == Kind::Store ? Access::Write : Access::Atomic;
 }
 
+// The first byte of [at, at + bytes) that is 0, or nullptr.
+const void* gap_in(const uint8_t* at, uint64_t bytes) {
+  uint32_t word = 0;
+  if (bytes == sizeof word) std::memcpy(&word, at, sizeof word);
+  return word == 0x01010101u ? nullptr : std::memchr(at, 0, bytes);
+}
+
 void read_uninitialised(Cta& cta, Warp& w, const Inst& inst, const Buffer& buffer, const Addresses& a, uint32_t mask) {
   const uint64_t each = a.each;
+  if (a.pattern != Pattern::Any && !gap_in(buffer.initialised + (a.low - buffer.base), a.high + each - a.low)) return;
   for (uint32_t rest = mask; rest; rest &= rest - 1) {
     const int lane = first_lane(rest);
     const uint64_t offset = a.of(lane) - buffer.base;
-    const void* gap = std::memchr(buffer.initialised + offset, 0, each);
+    const void* gap = gap_in(buffer.initialised + offset, each);
     if (!gap) continue;
     const uint64_t byte = static_cast<uint64_t>(static_cast<const uint8_t*>(gap) - buffer.initialised);
     if (FindingRecord* f =
@@ -27,6 +35,18 @@ void read_uninitialised(Cta& cta, Warp& w, const Inst& inst, const Buffer& buffe
     }
     return;
   }
+}
+
+// Tells proof, later launches and order of an access inside one buffer. False: the proof forbids it.
+__attribute__((noinline)) bool note_lanes(Cta& cta, Warp& w, const Inst& inst, uint32_t mask, Kind kind,
+                                          Buffer& buffer, const Addresses& a, bool notes, bool orders) {
+  Ranges ranges;
+  for_ranges(a, mask, [&](uint64_t from, uint64_t bytes) { ranges.add(from, bytes); });
+  if (notes)
+    for (const Range& range : ranges)
+      if (!cta.note_access(buffer, range.address - buffer.base, range.bytes, access_of(kind))) return false;
+  if (orders) order_global(cta, w, inst, buffer, ranges, a.each, access_of(kind));
+  return true;
 }
 
 }  // namespace
@@ -125,23 +145,18 @@ bool resolve(Cta& cta, Cta& owner, Warp& w, const Inst& inst, uint32_t mask, Spa
           Buffer& own = *cta.find_buffer(a.at[l], each);
           if (kind != Kind::Store && own.initialised) read_uninitialised(cta, w, inst, own, a, 1u << l);
           allowed &= cta.note_access(own, a.at[l] - own.base, each, access_of(kind));
-          if (cta.grid.order && !own.read_only) order_global(cta, w, inst, own, a.at[l], each, each, access_of(kind));
+          if (cta.grid.order && !own.read_only)
+            order_global(cta, w, inst, own, Ranges(a.at[l], each), each, access_of(kind));
           a.at[l] = reinterpret_cast<uint64_t>(own.data) + (a.at[l] - own.base);
         });
         return allowed;
       }
       if (kind != Kind::Store && buffer->initialised) read_uninitialised(cta, w, inst, *buffer, a, mask);
-      bool allowed = true;
       const bool proving = cta.grid.track && (buffer->tags || kind != Kind::Load);
-      if (proving || buffer->stamps || (kind != Kind::Load && buffer->initialised))
-        for_ranges(a, mask, [&](uint64_t from, uint64_t bytes) {
-          allowed &= cta.note_access(*buffer, from - buffer->base, bytes, access_of(kind));
-        });
-      if (!allowed) return false;
-      if (cta.grid.order && (kind != Kind::Load || buffer->ordered || mods_order(inst.mods) != O_WEAK))
-        for_ranges(a, mask, [&](uint64_t from, uint64_t bytes) {
-          order_global(cta, w, inst, *buffer, from, bytes, each, access_of(kind));
-        });
+      const bool notes = proving || buffer->stamps || (kind != Kind::Load && buffer->initialised);
+      const bool orders =
+          cta.grid.order && (kind != Kind::Load || buffer->ordered || mods_order(inst.mods) != O_WEAK);
+      if ((notes || orders) && !note_lanes(cta, w, inst, mask, kind, *buffer, a, notes, orders)) return false;
       base = buffer->data;
       a.shift(buffer->base);
       return true;

@@ -83,20 +83,35 @@ inline void collect(Addresses& out, Warp& w, const Inst& inst, uint32_t mask, ui
   return collect(out, mask, [=](int lane) { return uint64_t{a[lane] + narrow}; });
 }
 
+// Lanes, and lane 0, that stand neither where the lane before them does nor right behind it.
+inline uint32_t chain_heads(const Addresses& a) {
+  uint32_t heads = 1;
+  for (int lane = 1; lane < LANES; ++lane) {
+    const uint64_t step = a.at[lane] - a.at[lane - 1];
+    heads |= static_cast<uint32_t>((step != 0) & (step != a.each)) << lane;
+  }
+  return heads;
+}
+
 // Calls visit(address, bytes) for the ranges that the lanes cover, neighbours joined.
 template <class Visit>
 void for_ranges(const Addresses& a, uint32_t mask, Visit visit) {
   if (a.pattern == Pattern::Dense) return visit(a.low, a.each * LANES);
   if (a.pattern == Pattern::Uniform) return visit(a.low, a.each);
+  const bool full = mask == FULL_MASK;
+  const uint32_t heads = full ? chain_heads(a) : mask;
   uint64_t from = 0, to = 0;
-  for (uint32_t rest = mask; rest; rest &= rest - 1) {
-    const uint64_t x = a.at[first_lane(rest)];
+  for (uint32_t rest = heads; rest;) {
+    const int first = first_lane(rest);
+    rest &= rest - 1;
+    const int last = !full ? first : rest ? first_lane(rest) - 1 : LANES - 1;
+    const uint64_t x = a.at[first], end = a.at[last] + a.each;
     if (to && x >= from && x <= to) {
-      to = std::max(to, x + a.each);
+      to = std::max(to, end);
     } else {
       if (to) visit(from, to - from);
       from = x;
-      to = x + a.each;
+      to = end;
     }
   }
   visit(from, to - from);

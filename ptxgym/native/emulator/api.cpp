@@ -1,9 +1,18 @@
 // The C interface that ptxgym/device/emulator/core.py speaks.
+#include <malloc.h>
+
 #include <algorithm>
 
 #include "grid.hpp"
 
 namespace {
+
+// A launch allocates what the one before it freed: that much is kept instead of being given back and asked for anew.
+constexpr int KEPT_BYTES = 64 << 20, APART_BYTES = 16 << 20;
+void keep_memory() {
+  mallopt(M_TRIM_THRESHOLD, KEPT_BYTES);
+  mallopt(M_MMAP_THRESHOLD, APART_BYTES);
+}
 
 constexpr uint64_t WORKSPACE_BYTES = 64, WORKSPACE_ALIGN = 4096;  // of the grid-wide barrier of a cooperative launch
 
@@ -48,6 +57,8 @@ void emu_sizes(int64_t* out) {
 }
 
 Program* emu_load(const Kernel* kernel, char* error, int64_t capacity) {
+  static const bool kept = (keep_memory(), true);
+  (void)kept;
   auto program = std::make_unique<Program>(*kernel);
   if (program->error.empty()) return program.release();
   std::snprintf(error, static_cast<size_t>(capacity), "%s", program->error.c_str());

@@ -29,6 +29,12 @@ V canonical_sum(V a, V b) {
   else
     return sum != sum ? bits_as<V>(NAN_F64) : sum;
 }
+// atom.add.f32 on global memory flushes subnormals, on shared memory it does not (PTX ISA 9.7.13.5).
+inline uint32_t sum_f32(uint32_t old, uint32_t b, bool flush) {
+  const auto in = [flush](uint32_t bits) { return bits_as<float>(flush ? flushed(bits) : bits); };
+  const uint32_t sum = bits_as<uint32_t>(canonical_sum(in(old), in(b)));
+  return flush ? flushed(sum) : sum;
+}
 template <class H>
 uint32_t half_extreme(uint32_t a, uint32_t b, bool larger) {
   const double x = H::to_float(a), y = H::to_float(b);
@@ -45,8 +51,6 @@ uint32_t half_result(uint8_t op, uint32_t old, uint32_t b) {
 
 }  // namespace
 
-// atom.add.f32 on global memory flushes subnormals, on shared memory it
-// does not (PTX ISA 9.7.13.5).
 uint64_t combined(uint8_t type, uint8_t op, uint64_t old, uint64_t b, uint64_t c, bool flush) {
   const auto low = [](uint64_t x) { return static_cast<uint32_t>(x); };
   switch (type) {
@@ -59,11 +63,7 @@ uint64_t combined(uint8_t type, uint8_t op, uint64_t old, uint64_t b, uint64_t c
     case T_S64:
       return static_cast<uint64_t>(
           atomic_result<int64_t>(op, static_cast<int64_t>(old), static_cast<int64_t>(b), static_cast<int64_t>(c)));
-    case T_F32: {
-      const auto in = [flush](uint32_t bits) { return bits_as<float>(flush ? flushed(bits) : bits); };
-      const uint32_t sum = bits_as<uint32_t>(canonical_sum(in(low(old)), in(low(b))));
-      return flush ? flushed(sum) : sum;
-    }
+    case T_F32: return sum_f32(low(old), low(b), flush);
     case T_F64: return bits_as<uint64_t>(canonical_sum(bits_as<double>(old), bits_as<double>(b)));
     case T_F16: return half_result<Half>(op, low(old), low(b) & 0xffff);
     case T_BF16: return half_result<Brain>(op, low(old), low(b) & 0xffff);
@@ -102,6 +102,24 @@ Step atomic(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
       return reg < 0 ? 0 : bytes == 8 ? w.reg<uint64_t>(reg)[l] : w.reg<uint32_t>(reg)[l];
     };
     const bool flush = !is_shared(cta, base);
+    // Sums of words, which most atomics are.
+    const auto words = [&](auto sum) {
+      const uint32_t* b = w.reg<uint32_t>(inst.b);
+      uint32_t* const result = reduction || inst.d < 0 ? nullptr : w.reg<uint32_t>(inst.d);
+      for_lanes(lanes, [&](int l) {
+        uint8_t* at = place(base, a.of(l));
+        uint32_t old;
+        std::memcpy(&old, at, sizeof old);
+        const uint32_t fresh = sum(old, b[l]);
+        std::memcpy(at, &fresh, sizeof fresh);
+        changed |= fresh != old;
+        if (result) result[l] = old;
+      });
+    };
+    if (inst.nvec2 <= 0 && inst.b >= 0 && op == A_ADD) {
+      if (type == T_U32 || type == T_S32) return words([](uint32_t old, uint32_t b) { return old + b; });
+      if (type == T_F32) return words([flush](uint32_t old, uint32_t b) { return sum_f32(old, b, flush); });
+    }
     for_lanes(lanes, [&](int l) {  // one lane after the other: every atomic sees its predecessors
       for (int i = 0; i < count; ++i) {
         const int32_t source = inst.nvec2 > 0 ? cta.pool(inst.vec2)[i] : inst.b;

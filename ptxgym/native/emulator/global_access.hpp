@@ -2,8 +2,32 @@
 #pragma once
 #include "core.hpp"
 
-// An access of lanes to [address, address + bytes) of a buffer; one lane accesses `each` bytes.
-void order_global(Cta&, Warp&, const Inst&, Buffer&, uint64_t address, uint64_t bytes, uint64_t each, Access,
-                  bool async = false);
+struct Range {
+  uint64_t address, bytes;
+};
+
+// Where the lanes of one instruction access a buffer, neighbours joined.
+class Ranges {
+ public:
+  Ranges() = default;
+  Ranges(uint64_t address, uint64_t bytes) { add(address, bytes); }
+  void add(uint64_t address, uint64_t bytes) {
+    ranges_[count_++] = {address, bytes};
+    bytes_ += bytes;
+  }
+
+  const Range* begin() const { return ranges_; }
+  const Range* end() const { return ranges_ + count_; }
+  int count() const { return count_; }
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  Range ranges_[LANES];
+  int count_ = 0;
+  uint64_t bytes_ = 0;
+};
+
+// An access of lanes to a buffer; one lane accesses `each` bytes.
+void order_global(Cta&, Warp&, const Inst&, Buffer&, const Ranges&, uint64_t each, Access, bool async = false);
 // The same for a bulk, tensor or asynchronous copy: an access by who issues it.
 void order_copy(Cta&, Warp&, const Inst&, uint64_t address, uint64_t bytes, Access);

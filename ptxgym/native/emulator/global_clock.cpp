@@ -6,17 +6,34 @@
 
 namespace {
 
-template <class List>
-auto place_of(List& known, uint32_t unit) {
-  return std::lower_bound(known.begin(), known.end(), unit,
-                          [](const Foreign::Known& one, uint32_t wanted) { return one.first < wanted; });
+std::shared_ptr<const void> joined_clock(const std::shared_ptr<const void>& a, const std::shared_ptr<const void>& b) {
+  const Clock& one = *static_cast<const Clock*>(a.get());
+  const Clock& other = *static_cast<const Clock*>(b.get());
+  Clock both = one, back = other;
+  if (!both.join(other)) return a;
+  return back.join(one) ? std::make_shared<const Clock>(std::move(both)) : b;
 }
 
 }  // namespace
 
+ForeignRef Foreign::alone(uint32_t unit, ClockRef clock) {
+  auto leaf = std::make_shared<Foreign>();
+  leaf->below_[leaf->digit(unit)] = std::move(clock);
+  ForeignRef all = std::move(leaf);
+  while (!all->holds(unit)) {
+    auto above = std::make_shared<Foreign>();
+    above->height_ = all->height_ + 1;
+    above->below_[above->digit(unit)] = std::move(all);
+    all = std::move(above);
+  }
+  return all;
+}
+
 const Clock* Foreign::of(uint32_t unit) const {
-  const auto at = place_of(known_, unit);
-  return at != known_.end() && at->first == unit ? at->second.get() : nullptr;
+  if (!holds(unit)) return nullptr;
+  const Foreign* node = this;
+  while (node && node->height_) node = static_cast<const Foreign*>(node->below_[node->digit(unit)].get());
+  return node ? static_cast<const Clock*>(node->below_[node->digit(unit)].get()) : nullptr;
 }
 
 bool Foreign::covers(uint32_t unit, uint32_t component, uint32_t time) const {
@@ -24,28 +41,35 @@ bool Foreign::covers(uint32_t unit, uint32_t component, uint32_t time) const {
   return clock && clock->covers(component, time);
 }
 
-bool Foreign::learn(uint32_t unit, const std::shared_ptr<const Clock>& clock) {
-  const auto at = place_of(known_, unit);
-  if (at == known_.end() || at->first != unit) {
-    known_.insert(at, Known{unit, clock});
-    return true;
+// The same under roots that make it as high as another.
+ForeignRef Foreign::lifted(ForeignRef all, uint32_t height) {
+  while (all->height_ < height) {
+    auto above = std::make_shared<Foreign>();
+    above->height_ = all->height_ + 1;
+    above->below_[0] = std::move(all);
+    all = std::move(above);
   }
-  if (at->second == clock) return false;
-  Clock both = *at->second;
-  if (!both.join(*clock)) return false;
-  Clock other = *clock;
-  at->second = other.join(*at->second) ? std::make_shared<const Clock>(std::move(both)) : clock;
-  return true;
+  return all;
 }
 
-bool Foreign::join(const Foreign& other) {
-  bool grew = false;
-  if (known_.empty()) {
-    known_ = other.known_;
-    return !known_.empty();
+std::shared_ptr<const void> Foreign::joined(const std::shared_ptr<const void>& a, const std::shared_ptr<const void>& b,
+                                            uint32_t height) {
+  Foreign both;
+  both.height_ = height;
+  bool first = true, second = true;  // whether it is all that both know
+  for (uint32_t i = 0; i < FANOUT; ++i) {
+    const auto& one = static_cast<const Foreign*>(a.get())->below_[i];
+    const auto& other = static_cast<const Foreign*>(b.get())->below_[i];
+    if (one == other || !other)
+      both.below_[i] = one;
+    else if (!one)
+      both.below_[i] = other;
+    else
+      both.below_[i] = height ? joined(one, other, height - 1) : joined_clock(one, other);
+    first = first && both.below_[i] == one;
+    second = second && both.below_[i] == other;
   }
-  for (const Known& one : other.known_) grew |= learn(one.first, one.second);
-  return grew;
+  return first ? a : second ? b : std::make_shared<const Foreign>(std::move(both));
 }
 
 bool join(ForeignRef& mine, const ForeignRef& other) {
@@ -54,8 +78,10 @@ bool join(ForeignRef& mine, const ForeignRef& other) {
     mine = other;
     return true;
   }
-  auto both = std::make_shared<Foreign>(*mine);
-  if (!both->join(*other)) return false;
-  mine = std::move(both);
+  const uint32_t height = std::max(mine->height_, other->height_);
+  const ForeignRef own = Foreign::lifted(mine, height);
+  auto both = Foreign::joined(own, Foreign::lifted(other, height), height);
+  if (both == own) return false;
+  mine = std::static_pointer_cast<const Foreign>(both);
   return true;
 }

@@ -34,77 +34,51 @@ constexpr const char* PLAIN =
 
 }  // namespace
 
-GlobalOrder::GlobalOrder(Grid& grid, bool talks) : communicating(talks), grid_(grid), pages_(grid.buffers.size()), touches_(1) {
-  for (size_t i = 0; i < grid.buffers.size(); ++i) {
-    Buffer& buffer = grid.buffers[i];
+GlobalOrder::GlobalOrder(Grid& grid, bool talks) : communicating(talks), grid_(grid) {
+  for (Buffer& buffer : grid.buffers) {
     buffer.ordered = !buffer.is_input && !buffer.read_only;
-    pages_[i].resize(buffer.size / (4 * PAGE_WORDS) + 1);
+    pages_.emplace_back(buffer.size);
   }
 }
 
-GlobalFlag* GlobalOrder::flag(uint64_t address) {
-  const auto found = flags_.find(address);
-  return found == flags_.end() ? nullptr : &found->second;
+// Of warps that take turns in a loop, each finds its last touches again.
+uint32_t GlobalOrder::number_of_next() {
+  const GlobalTouch& touch = touches_.next();
+  const uint32_t key = static_cast<uint32_t>(touch.inst) * 0x9e3779b1u ^ (touch.warp * 16u + touch.mask) * 0x85ebca6bu;
+  uint32_t& recent = recent_[key >> 24];
+  if (touch_of(recent) == touch) return recent;
+  const bool wide = touch.kind == GlobalKind::Atomic && touch.scope >= SC_GPU;
+  return recent = touches_.add() | (wide ? WIDE_ATOMIC : 0);
 }
 
-uint32_t GlobalOrder::intern(const GlobalTouch& touch) {
-  for (size_t i = touches_.size(), last = i > 4 ? i - 4 : 1; i-- > last;)
-    if (touches_[i] == touch) return static_cast<uint32_t>(i);
-  touches_.push_back(touch);
-  return static_cast<uint32_t>(touches_.size() - 1);
-}
-
-void GlobalOrder::access(Cta& cta, const GlobalTouch& now, const Knowledge* know, Buffer& buffer, uint64_t offset,
-                         uint64_t bytes) {
+void GlobalOrder::access(Cta& cta, const Knowledge* know, Buffer& buffer, const Ranges& ranges) {
   if (!pending_.empty()) settle();
-  buffer.ordered |= changes(now);
-  const Access all{cta, now, know, buffer, pages_[static_cast<size_t>(&buffer - grid_.buffers.data())]};
-  uint64_t at = offset;
-  const uint64_t end = offset + bytes;
-  const auto part_of_word = [&](uint64_t to) {
-    GlobalTouch part = now;
-    part.mask = static_cast<uint8_t>(((1u << (to - at)) - 1) << at % 4);
-    words(Access{cta, part, know, buffer, all.pages}, at / 4, at / 4 + 1);
-    at = to;
+  uint32_t number = number_of_next();
+  const GlobalTouch* now = &touch_of(number);
+  const bool changing = changes(*now);
+  buffer.ordered |= changing;
+  const auto look = [&](uint32_t earlier, uint64_t offset, uint64_t bytes) {
+    if (earlier & number & WIDE_ATOMIC) return;
+    const GlobalTouch& touch = touch_of(earlier);
+    if (touch.cta != now->cta) check(cta, touch, *now, know, buffer, offset, bytes);
   };
-  if (at % 4) part_of_word(std::min(end, at / 4 * 4 + 4));
-  if (end - at >= 4) {
-    words(all, at / 4, end / 4);
-    at = end / 4 * 4;
-  }
-  if (at < end) part_of_word(end);
-}
-
-// Neighbouring words mostly have one past: it is looked at once.
-void GlobalOrder::words(const Access& access, uint64_t first, uint64_t end) {
-  const GlobalTouch& now = access.now;
-  const bool changing = changes(now);
-  const uint32_t touch = intern(now);
-  const auto look = [&](uint32_t past, uint64_t word) {
-    if (past) check(access.cta, touches_[past], now, access.know, access.buffer, word * 4);
-  };
-  while (first < end) {
-    std::unique_ptr<Page>& page = access.pages[first / PAGE_WORDS];
-    if (!page) page = std::make_unique<Page>();
-    uint32_t i = static_cast<uint32_t>(first % PAGE_WORDS);
-    const uint64_t begin = first - i;
-    const uint32_t last = static_cast<uint32_t>(std::min<uint64_t>(PAGE_WORDS, end - begin));
-    while (i < last) {
-      uint32_t *const write = page->write, *const read = page->read;
-      const uint32_t written = write[i], readers = read[i];
-      look(written, begin + i);
-      if (changing && (readers & READ_SET))
-        for (const uint32_t reader : sets_[readers & ~READ_SET]) look(reader, begin + i);
-      else if (changing)
-        look(readers, begin + i);
-      const uint32_t next = changing ? 0 : with_reader(readers, touch, access.know);
-      do {
-        if (changing) write[i] = touch;
-        read[i++] = next;
-      } while (i < last && write[i] == written && read[i] == readers);
+  const auto next = [&](Past past, uint64_t offset, uint64_t bytes, uint8_t mask) {
+    if (mask != now->mask) {
+      touches_.next() = *now;
+      touches_.next().mask = mask;
+      number = number_of_next();
+      now = &touch_of(number);
     }
-    first = begin + last;
-  }
+    if (past.write) look(past.write, offset, bytes);
+    if (!changing) return Past{past.write, with_reader(past.read, number, know)};
+    if (past.read & READ_SET)
+      for (const uint32_t reader : sets_[past.read & ~READ_SET]) look(reader, offset, bytes);
+    else if (past.read)
+      look(past.read, offset, bytes);
+    return Past{number, 0};
+  };
+  GlobalPages& pages = pages_[static_cast<size_t>(&buffer - grid_.buffers.data())];
+  for (const Range& range : ranges) pages.apply(range.address - buffer.base, range.bytes, next);
 }
 
 bool GlobalOrder::ordered(const GlobalTouch& earlier, const GlobalTouch& now, const Knowledge* know) const {
@@ -116,12 +90,12 @@ bool GlobalOrder::ordered(const GlobalTouch& earlier, const GlobalTouch& now, co
 
 // Of one thread the last read says all; so does a read that comes after all others.
 uint32_t GlobalOrder::with_reader(uint32_t readers, uint32_t touch, const Knowledge* know) {
-  const GlobalTouch& now = touches_[touch];
+  const GlobalTouch& now = touch_of(touch);
   const auto replaces = [&](uint32_t other) {
-    const GlobalTouch& t = touches_[other];
+    const GlobalTouch& t = touch_of(other);
     return (t.cta == now.cta && t.component == now.component) || (t.cta != now.cta && ordered(t, now, know));
   };
-  if (!readers) return touch;
+  if (!readers || readers == touch) return touch;
   std::vector<uint32_t> next;
   if (readers & READ_SET) {
     const uint64_t key = uint64_t{readers} << 32 | touch;
@@ -134,7 +108,7 @@ uint32_t GlobalOrder::with_reader(uint32_t readers, uint32_t touch, const Knowle
     sets_.push_back(std::move(next));
     return grown_[key] = static_cast<uint32_t>(sets_.size() - 1) | READ_SET;
   }
-  if (readers == touch || replaces(readers)) return touch;
+  if (replaces(readers)) return touch;
   const uint64_t key = uint64_t{readers} << 32 | touch;
   const auto known = grown_.find(key);
   if (known != grown_.end()) return known->second;
@@ -143,9 +117,9 @@ uint32_t GlobalOrder::with_reader(uint32_t readers, uint32_t touch, const Knowle
 }
 
 void GlobalOrder::check(Cta& cta, const GlobalTouch& earlier, const GlobalTouch& now, const Knowledge* know,
-                        const Buffer& buffer, uint64_t offset) {
-  if (earlier.inst < 0 || !(earlier.mask & now.mask) || !(changes(earlier) || changes(now))) return;
-  if (ordered(earlier, now, know) || (earlier.unit == now.unit && !communicating)) return;
+                        const Buffer& buffer, uint64_t offset, uint64_t bytes) {
+  if (!(earlier.mask & now.mask) || !(changes(earlier) || changes(now))) return;
+  if ((earlier.unit == now.unit && !communicating) || ordered(earlier, now, know)) return;
   const bool both_strong = strong(earlier) && strong(now);
   if (both_strong && in_scope(earlier, now)) return;
   const bool same_unit = earlier.unit == now.unit;
@@ -160,10 +134,8 @@ void GlobalOrder::check(Cta& cta, const GlobalTouch& earlier, const GlobalTouch&
     return report(cta, earlier, now, buffer, offset, Severity::Warning, NO_ORDER);  // their values come later
   if (changes(earlier) && changes(now) && !strong(earlier) && !strong(now)) {
     if (pending_.size() >= MOST_PENDING) return;
-    Pending pending{earlier, now, &cta, &buffer, offset & ~3ull, {}};
-    const uint64_t left = std::min<uint64_t>(4, buffer.size - pending.offset);
-    std::memcpy(pending.before, buffer.data + pending.offset, left);
-    pending_.push_back(pending);
+    const uint8_t* at = buffer.data + offset;
+    pending_.push_back({earlier, now, &cta, &buffer, offset, std::vector<uint8_t>(at, at + bytes)});
     return;
   }
   const bool atomic_and_plain = earlier.kind == GlobalKind::Atomic || now.kind == GlobalKind::Atomic;
@@ -180,8 +152,9 @@ void GlobalOrder::settle() {
   std::vector<Pending> due;
   due.swap(pending_);
   const auto differs = [](const Pending& p) {
-    for (uint32_t i = 0; i < 4; ++i)
-      if (p.earlier.mask & p.now.mask & (1u << i) && p.before[i] != p.buffer->data[p.offset + i]) return true;
+    const uint8_t* after = p.buffer->data + p.offset;
+    for (size_t i = 0; i < p.before.size(); ++i)
+      if (p.earlier.mask >> (p.offset + i) % 4 & 1 && p.before[i] != after[i]) return true;
     return false;
   };
   std::stable_partition(due.begin(), due.end(), differs);  // what is found first is told

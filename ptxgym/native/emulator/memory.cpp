@@ -77,6 +77,11 @@ void check_lanes(Cta& cta, Warp& w, const Inst& inst, const Addresses& a, uint32
   } else {
     int order[LANES], count = 0;
     bool ascending = true;
+    if (lanes == FULL_MASK) {
+      uint32_t back = 0;
+      for (int l = 1; l < LANES; ++l) back |= static_cast<uint32_t>(a.at[l] <= a.at[l - 1]);
+      if (!back) return;
+    }
     for (uint32_t rest = lanes; rest; rest &= rest - 1) {
       order[count] = first_lane(rest);
       ascending &= !count || a.at[order[count - 1]] < a.at[order[count]];

@@ -42,12 +42,15 @@ std::unique_ptr<Shadow> make_shadow(Cta& cta) {
 }
 
 ShadowState::ShadowState(Cta& cta)
-    : cta_(cta), map_(std::make_shared<const RegisterMap>(cta.program.kernel)), operations_(OPERATIONS) {}
+    : cta_(cta), map_(std::make_shared<const RegisterMap>(cta.program.kernel)) {}
 
 void ShadowState::reset(Cta&) {
   const bool leads = !cta_.cluster || cta_.rank == 0;  // the first CTA of a cluster is reset first
+  // Versions and operations go on counting from CTA to CTA, so that no old entry of the caches looks like a new one.
+  const uint32_t versions = shared_ ? shared_->versions : 0;
   shared_ = leads ? std::make_shared<ClusterKnowledge>()
                   : static_cast<const ShadowState&>(*cta_.cluster->ctas.front()->shadow).shared_;
+  shared_->versions = std::max(shared_->versions, versions);
   const size_t warps = cta_.warps.size(), warpgroups = (warps + 3) / 4;
   warps_.assign(warps, WarpState{});
   barriers_.clear();
@@ -59,10 +62,7 @@ void ShadowState::reset(Cta&) {
   collectives_.assign(warpgroups, Knowledge{});
   flags_.clear();
   histories_.reset(static_cast<uint32_t>(cta_.smem.size()));
-  memo_.clear();
-  operations_.assign(OPERATIONS, Operation{});
   latest_ = Operation{};
-  operation_numbers_ = 0;
   deferred_.clear();
   split_.clear();
   races_.clear();
@@ -122,6 +122,10 @@ uint32_t ShadowState::number_of(const WarpState& w, const Touch& access) {
 }
 
 void ShadowState::touch(Warp& warp, const Touch& access, uint32_t addr, uint32_t bytes) {
+  if (operations_.empty()) {  // many kernels never come here
+    operations_.resize(OPERATIONS);
+    memo_.clear();
+  }
   if (histories_.crowded()) {
     histories_.compact();
     memo_.clear();

@@ -22,7 +22,9 @@ struct Mbar;
 struct Operand;
 struct Buffer;
 struct GlobalTouch;
+struct GlobalFlag;
 class GlobalOrder;
+class Ranges;
 
 enum class Async : uint8_t { TmaLoad, TmaStore, BulkLoad, BulkStore, CpAsync, Wgmma, StAsync, Reduce, Tcgen05 };
 
@@ -43,9 +45,8 @@ struct Shadow {
   virtual void proxy_fence(Warp&, int inst) = 0;  // fence.proxy.async of any space that includes shared::cta
   virtual void mbar_init_fence(Warp&, int) {}     // fence.mbarrier_init
 
-  // ---- global memory of a launch whose CTAs communicate (global_order.hpp): (warp, order, access, buffer, address,
-  // bytes, bytes of a lane)
-  virtual void global(Warp&, GlobalOrder&, GlobalTouch&, Buffer&, uint64_t, uint64_t, uint64_t) {}
+  // ---- global memory of a launch whose CTAs communicate (global_order.hpp): an access of lanes, each of so many bytes
+  virtual void global(Warp&, GlobalOrder&, GlobalTouch&, Buffer&, const Ranges&, uint64_t /*each*/) {}
 
   // ---- named barriers: arrive when a warp (some of its lanes) arrives, complete when the count is full, depart as
   // each waiter goes on

@@ -5,75 +5,93 @@
 
 namespace {
 
-constexpr uint64_t FLAG_BYTES = 8;  // a plain store of one lane, no wider, may be meant as a flag
+constexpr uint64_t FLAG_BYTES = 8;       // a plain store of one lane, no wider, may be meant as a flag
+constexpr int MOST_PLAIN_FLAGS = 8;      // of one instruction: a store to more places is none
+constexpr uint64_t MOST_FLAG_LANES = 2;  // an atomic operation of more lanes is no flag, unless it releases something
 
 bool releases(uint8_t order) { return order == O_RELEASE || order == O_ACQ_REL || order == O_SC; }
 bool acquires(uint8_t order) { return order == O_ACQUIRE || order == O_ACQ_REL || order == O_SC; }
 
-GlobalTouch touch_of(const Cta& cta, const Warp& warp, const Inst& inst, Access access, bool async) {
-  GlobalTouch touch;
+void fill_in(GlobalTouch& touch, const Cta& cta, const Warp& warp, const Inst& inst, Access access, bool async) {
   touch.unit = static_cast<uint32_t>(cta.unit);
   touch.cta = static_cast<uint32_t>(cta.linear);
+  touch.time = touch.component = 0;
   touch.inst = cta.index_of(inst);
   touch.warp = static_cast<uint16_t>(warp.id);
   touch.write = access == Access::Write;
   touch.async = async;
   const uint8_t order = async ? static_cast<uint8_t>(O_WEAK) : mods_order(inst.mods);
   touch.kind = access == Access::Atomic ? GlobalKind::Atomic : order == O_WEAK ? GlobalKind::Weak : GlobalKind::Strong;
-  if (touch.kind != GlobalKind::Weak)
-    touch.scope = async || order == O_VOLATILE || !mods_scope(inst.mods) ? static_cast<uint8_t>(SC_SYS)
-                                                                         : mods_scope(inst.mods);
-  return touch;
+  const bool named = !async && order != O_VOLATILE && mods_scope(inst.mods);
+  const uint8_t scope = named ? mods_scope(inst.mods) : static_cast<uint8_t>(SC_SYS);
+  touch.scope = touch.kind == GlobalKind::Weak ? uint8_t{0} : scope;
+  touch.mask = GlobalPages::WHOLE;
 }
 
 }  // namespace
 
-void order_global(Cta& cta, Warp& warp, const Inst& inst, Buffer& buffer, uint64_t address, uint64_t bytes,
-                  uint64_t each, Access access, bool async) {
+void order_global(Cta& cta, Warp& warp, const Inst& inst, Buffer& buffer, const Ranges& ranges, uint64_t each,
+                  Access access, bool async) {
   GlobalOrder& order = *cta.grid.order;
-  GlobalTouch touch = touch_of(cta, warp, inst, access, async);
+  GlobalTouch& touch = order.next();
+  fill_in(touch, cta, warp, inst, access, async);
   if (order.communicating && cta.shadow)
-    cta.shadow->global(warp, order, touch, buffer, address, bytes, each);
+    cta.shadow->global(warp, order, touch, buffer, ranges, each);
   else if (buffer.ordered || access != Access::Read)
-    order.access(cta, touch, nullptr, buffer, address - buffer.base, bytes);
+    order.access(cta, nullptr, buffer, ranges);
 }
 
 void order_copy(Cta& cta, Warp& warp, const Inst& inst, uint64_t address, uint64_t bytes, Access access) {
   Buffer* buffer = cta.find_buffer(address, bytes);
-  if (buffer && !buffer->read_only) order_global(cta, warp, inst, *buffer, address, bytes, bytes, access, true);
+  if (buffer && !buffer->read_only && (buffer->ordered || access != Access::Read))
+    order_global(cta, warp, inst, *buffer, Ranges(address, bytes), bytes, access, true);
 }
 
-void ShadowState::global(Warp& warp, GlobalOrder& order, GlobalTouch& touch, Buffer& buffer, uint64_t address,
-                         uint64_t bytes, uint64_t each) {
+void ShadowState::global(Warp& warp, GlobalOrder& order, GlobalTouch& touch, Buffer& buffer, const Ranges& ranges,
+                         uint64_t each) {
   settle();
   WarpState& w = of(warp);
   const Inst& inst = cta_.program.kernel.inst[touch.inst];
-  const uint8_t how = touch.async ? static_cast<uint8_t>(O_WEAK) : mods_order(inst.mods);
+  const uint8_t how = touch.async ? static_cast<uint8_t>(O_WEAK) : mods_order(inst.mods), scope = touch.scope;
   const bool strong = touch.kind != GlobalKind::Weak && !touch.async, reads = !touch.write;
-  const bool one = bytes <= each;
+  const bool flags = (touch.write || touch.kind == GlobalKind::Atomic) && !touch.async;
   if (strong && reads)
-    for (uint64_t at = address; at < address + bytes; at += each) acquire_global(w, order, at, how, touch.scope);
+    for (const Range& range : ranges)
+      order.for_flags(range, each, [&](uint64_t address, GlobalFlag& flag) {
+        acquire_global(w, flag, address, how, scope);
+      });
   touch.component = static_cast<uint16_t>(w.component);
   touch.time = w.time;
   if (buffer.ordered || !reads || touch.kind == GlobalKind::Atomic)
-    order.access(cta_, touch, &w.now, buffer, address - buffer.base, bytes);
-  const bool changes = touch.write || touch.kind == GlobalKind::Atomic;
-  if (!changes || touch.async || order.flags_full()) return;
-  // Atomics on every element of a tile are no flags, unless they are said to release something.
-  if (strong && (releases(how) || !w.now.flushed.empty() || w.fence_near || bytes <= 2 * each)) {
-    release_global(w, order, address, bytes, each, how, touch.scope);
-  } else if (!strong && one && each <= FLAG_BYTES) {
-    GlobalFlag& flag = order.make_flag(address);
-    ++flag.version;
-    join(flag.likely, message(w.now.likely, w.now.foreign_likely));
-    tick(w);
+    order.access(cta_, &w.now, buffer, ranges);
+  if (!flags || order.flags_full()) return;
+  if (strong) {
+    // Atomics on every element of a tile are no flags, unless they are said to release something.
+    if (releases(how) || !w.now.flushed.empty() || w.fence_near || ranges.bytes() <= MOST_FLAG_LANES * each)
+      release_global(w, order, ranges, each, how, scope);
+  } else if (each <= FLAG_BYTES) {
+    tell_plainly(w, order, ranges, each);
   }
+}
+
+// What plain stores, each of one lane, may be meant to announce. Many at once are results.
+void ShadowState::tell_plainly(WarpState& w, GlobalOrder& order, const Ranges& ranges, uint64_t each) {
+  if (ranges.count() > MOST_PLAIN_FLAGS) return;
+  ForeignRef likely;
+  for (const Range& range : ranges) {
+    if (range.bytes > each) continue;
+    if (!likely) likely = message(w.now.likely, w.now.foreign_likely);
+    GlobalFlag& flag = order.make_flag(range.address);
+    ++flag.version;
+    join(flag.likely, likely);
+  }
+  if (likely) tick(w);
 }
 
 // A clock of the own unit, and those of the others.
 ForeignRef ShadowState::message(const Clock& own, const ForeignRef& others) const {
-  auto all = others ? std::make_shared<Foreign>(*others) : std::make_shared<Foreign>();
-  all->learn(static_cast<uint32_t>(cta_.unit), std::make_shared<const Clock>(own));
+  ForeignRef all = others;
+  join(all, Foreign::alone(static_cast<uint32_t>(cta_.unit), std::make_shared<const Clock>(own)));
   return all;
 }
 
@@ -96,43 +114,43 @@ void ShadowState::take_near(WarpState& w, const ForeignRef& message) {
   w.now.likely.join(*own);
 }
 
-void ShadowState::acquire_global(WarpState& w, GlobalOrder& order, uint64_t address, uint8_t how, uint8_t scope) {
-  GlobalFlag* flag = order.flag(address);
-  if (!flag || (w.last_flag == address && w.last_flag_version == flag->version && w.last_flag_order == how)) return;
-  flag->strong = true;
+void ShadowState::acquire_global(WarpState& w, GlobalFlag& flag, uint64_t address, uint8_t how, uint8_t scope) {
+  if (w.last_flag == address && w.last_flag_version == flag.version && w.last_flag_order == how) return;
+  flag.strong = true;
   w.last_flag = address;
   w.last_flag_order = how;
-  w.last_flag_version = flag->version;
-  if (flag->likely) {
-    if (const Clock* own = flag->likely->of(static_cast<uint32_t>(cta_.unit))) w.now.likely.join(*own);
-    join(w.now.foreign_likely, flag->likely);
+  w.last_flag_version = flag.version;
+  if (flag.likely) {
+    if (const Clock* own = flag.likely->of(static_cast<uint32_t>(cta_.unit))) w.now.likely.join(*own);
+    join(w.now.foreign_likely, flag.likely);
   }
   const bool wide = scope >= SC_GPU, near = scope >= SC_CLUSTER;
   if (acquires(how)) {
-    if (wide) take(w, flag->wide);
-    if (near) take_near(w, flag->near);
+    if (wide) take(w, flag.wide);
+    if (near) take_near(w, flag.near);
   } else {
-    if (wide) join(w.to_acquire_wide, flag->wide);
-    if (near) join(w.to_acquire_near, flag->near);
+    if (wide) join(w.to_acquire_wide, flag.wide);
+    if (near) join(w.to_acquire_near, flag.near);
   }
   changed(w);
 }
 
-void ShadowState::release_global(WarpState& w, GlobalOrder& order, uint64_t address, uint64_t bytes, uint64_t each,
-                                 uint8_t how, uint8_t scope) {
+void ShadowState::release_global(WarpState& w, GlobalOrder& order, const Ranges& ranges, uint64_t each, uint8_t how,
+                                 uint8_t scope) {
   const ForeignRef likely = message(w.now.likely, w.now.foreign_likely);
   const bool ordered = releases(how);
   const ForeignRef sure = ordered              ? message(w.now.seen, w.now.foreign)
                           : w.now.flushed.empty() ? nullptr
                                                   : message(w.now.flushed, w.now.foreign_flushed);
-  for (uint64_t at = address; at < address + bytes; at += each) {
-    GlobalFlag& flag = order.make_flag(at);
-    ++flag.version;
-    flag.strong = true;
-    join(flag.likely, likely);
-    if (scope >= SC_GPU) join(flag.wide, sure);
-    if (scope >= SC_CLUSTER) join(flag.near, ordered ? sure : w.fence_near);
-  }
+  for (const Range& range : ranges)
+    for (uint64_t at = range.address; at < range.address + range.bytes; at += each) {
+      GlobalFlag& flag = order.make_flag(at);
+      ++flag.version;
+      flag.strong = true;
+      join(flag.likely, likely);
+      if (scope >= SC_GPU) join(flag.wide, sure);
+      if (scope >= SC_CLUSTER) join(flag.near, ordered ? sure : w.fence_near);
+    }
   tick(w);
 }
 

@@ -93,10 +93,9 @@ class Histories {
   std::vector<Split> splits_;
 };
 
-// What an access did to a history, remembered per (history, operation): a direct-mapped cache.
+// What an access did to a history, remembered per (history, operation): a direct-mapped cache. It begins with `clear`.
 class Memo {
  public:
-  Memo() : entries_(SIZE) {}
   void clear() { entries_.assign(SIZE, Entry{}); }
   uint32_t* find(uint32_t history, uint32_t operation) {
     Entry& e = slot(history, operation);

@@ -190,7 +190,7 @@ class ShadowState final : public Shadow {
   void atomic(Warp&, int inst, uint32_t addr, uint32_t bytes) override;
   void fence(Warp&, int inst) override;
   void proxy_fence(Warp&, int inst) override;
-  void global(Warp&, GlobalOrder&, GlobalTouch&, Buffer&, uint64_t address, uint64_t bytes, uint64_t each) override;
+  void global(Warp&, GlobalOrder&, GlobalTouch&, Buffer&, const Ranges&, uint64_t each) override;
   void mbar_init_fence(Warp&, int inst) override;
   void bar_arrive(Warp&, int id) override;
   void bar_complete(int id) override;
@@ -251,9 +251,9 @@ class ShadowState final : public Shadow {
   ForeignRef message(const Clock& own, const ForeignRef& others) const;
   void take(WarpState&, const ForeignRef&);
   void take_near(WarpState&, const ForeignRef&);
-  void acquire_global(WarpState&, GlobalOrder&, uint64_t address, uint8_t order, uint8_t scope);
-  void release_global(WarpState&, GlobalOrder&, uint64_t address, uint64_t bytes, uint64_t each, uint8_t order,
-                      uint8_t scope);
+  void acquire_global(WarpState&, GlobalFlag&, uint64_t address, uint8_t order, uint8_t scope);
+  void release_global(WarpState&, GlobalOrder&, const Ranges&, uint64_t each, uint8_t order, uint8_t scope);
+  void tell_plainly(WarpState&, GlobalOrder&, const Ranges&, uint64_t each);
   void fence_global(WarpState&, const Inst&);
   uint32_t number_of(const WarpState&, const Touch&);
   void touch(Warp&, const Touch&, uint32_t addr, uint32_t bytes);

@@ -73,7 +73,13 @@ bool Cta::note_access(Buffer& buffer, uint64_t offset, uint64_t bytes, Access ac
       grid.conflict.store(true, std::memory_order_relaxed);
   }
   if (__builtin_expect(buffer.stamps != nullptr, false)) note_dependency(buffer, offset, bytes, access);
-  if (writes && buffer.initialised) std::memset(buffer.initialised + offset, 1, bytes);
+  if (writes && buffer.initialised) {
+    uint8_t* const marks = buffer.initialised + offset;
+    if (bytes == 4)
+      std::memcpy(marks, "\1\1\1\1", 4);
+    else
+      std::memset(marks, 1, bytes);
+  }
   return true;
 }
 

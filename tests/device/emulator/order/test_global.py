@@ -39,8 +39,9 @@ def launch(
     *,
     cluster: tuple[int, int, int] | None = None,
     grid: int = GRID,
+    size: int = BYTES,
 ) -> Execution:
-    """Run a kernel whose parameters are pointers to zeros."""
+    """Run a kernel whose parameters are pointers to `size` bytes of zeros."""
     name = mangled(kernels, kernel)
     names = [f"buffer{i}" for i in range(kernels.ptx.split(f".entry {name}(")[1].split(")")[0].count(".param"))]
     names[0] = "out"
@@ -48,10 +49,10 @@ def launch(
         build_key=kernels.build.key,
         device_profile="h100",
         axes={},
-        buffers=tuple(Buffer(name=n, role="output" if n == "out" else "workspace", size_bytes=BYTES) for n in names),
+        buffers=tuple(Buffer(name=n, role="output" if n == "out" else "workspace", size_bytes=size) for n in names),
         functions=(FunctionAttributes(kernel=name, max_dynamic_smem_bytes=0),),
         operations=(
-            *(Memset(target=BufferRef(buffer=n), value=0, width_bytes=1, count=BYTES) for n in names),
+            *(Memset(target=BufferRef(buffer=n), value=0, width_bytes=1, count=size) for n in names),
             Launch(
                 kernel=name, grid=(grid, 1, 1), block=(BLOCK, 1, 1), dynamic_smem_bytes=0, cluster=cluster,
                 params=tuple(Blob(data="00" * 8, refs=(PointerRef(at=0, target=BufferRef(buffer=n)),)) for n in names),
@@ -60,17 +61,17 @@ def launch(
         isolation="full",
         recorder_revision=1,
     )  # fmt: skip
-    data: dict[str, Bytes] = {"out": np.zeros(BYTES, np.uint8)}
+    data: dict[str, Bytes] = {"out": np.zeros(size, np.uint8)}
     result = DEVICE.run(kernels.build, plan, data, options)
     assert isinstance(result, Execution), (result.code, result.message)
     return result
 
 
 def mangled(kernels: Kernels, kernel: str) -> str:
-    """`last_one<1>` or `guide`."""
-    name, _, fault = kernel.partition("<")
-    if fault:
-        return kernels.mangled(name, f"i{fault[:-1]}")
+    """`last_one<1>`, `pieces<4,1,0>` or `guide`."""
+    name, _, arguments = kernel.partition("<")
+    if arguments:
+        return kernels.mangled(name, "i" + arguments[:-1].replace(",", "ELi"))
     (found,) = {
         word
         for word in re.findall(r"\.entry (\w+)\(", kernels.ptx)
