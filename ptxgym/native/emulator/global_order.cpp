@@ -62,6 +62,12 @@ void GlobalOrder::access(Cta& cta, const Knowledge* know, Buffer& buffer, const 
     const GlobalTouch& touch = touch_of(earlier);
     if (touch.cta != now->cta) check(cta, touch, *now, know, buffer, offset, bytes);
   };
+  const auto look_at_all = [&](uint32_t some, uint64_t offset, uint64_t bytes) {
+    if (some & SET)
+      for (const uint32_t one : sets_[some & ~SET]) look(one, offset, bytes);
+    else if (some)
+      look(some, offset, bytes);
+  };
   const auto next = [&](Past past, uint64_t offset, uint64_t bytes, uint8_t mask) {
     if (mask != now->mask) {
       touches_.next() = *now;
@@ -69,13 +75,10 @@ void GlobalOrder::access(Cta& cta, const Knowledge* know, Buffer& buffer, const 
       number = number_of_next();
       now = &touch_of(number);
     }
-    if (past.write) look(past.write, offset, bytes);
+    look_at_all(past.write, offset, bytes);
     if (!changing) return Past{past.write, with_reader(past.read, number, know)};
-    if (past.read & READ_SET)
-      for (const uint32_t reader : sets_[past.read & ~READ_SET]) look(reader, offset, bytes);
-    else if (past.read)
-      look(past.read, offset, bytes);
-    return Past{number, 0};
+    look_at_all(past.read, offset, bytes);
+    return Past{mask == WHOLE_WORD || !past.write ? number : with_writer(past.write, number), 0};
   };
   GlobalPages& pages = pages_[static_cast<size_t>(&buffer - grid_.buffers.data())];
   for (const Range& range : ranges) pages.apply(range.address - buffer.base, range.bytes, next);
@@ -97,23 +100,42 @@ uint32_t GlobalOrder::with_reader(uint32_t readers, uint32_t touch, const Knowle
   };
   if (!readers || readers == touch) return touch;
   std::vector<uint32_t> next;
-  if (readers & READ_SET) {
+  if (readers & SET) {
     const uint64_t key = uint64_t{readers} << 32 | touch;
     const auto known = grown_.find(key);
     if (known != grown_.end()) return known->second;
-    for (const uint32_t one : sets_[readers & ~READ_SET])
+    for (const uint32_t one : sets_[readers & ~SET])
       if (!replaces(one)) next.push_back(one);
     if (next.size() >= MOST_READERS) return readers;
     next.push_back(touch);
     sets_.push_back(std::move(next));
-    return grown_[key] = static_cast<uint32_t>(sets_.size() - 1) | READ_SET;
+    return grown_[key] = static_cast<uint32_t>(sets_.size() - 1) | SET;
   }
   if (replaces(readers)) return touch;
   const uint64_t key = uint64_t{readers} << 32 | touch;
   const auto known = grown_.find(key);
   if (known != grown_.end()) return known->second;
   sets_.push_back({readers, touch});
-  return grown_[key] = static_cast<uint32_t>(sets_.size() - 1) | READ_SET;
+  return grown_[key] = static_cast<uint32_t>(sets_.size() - 1) | SET;
+}
+
+// Who wrote the bytes of a word that this touch leaves alone stays known.
+uint32_t GlobalOrder::with_writer(uint32_t writers, uint32_t touch) {
+  const uint64_t key = uint64_t{writers} << 32 | touch;
+  const auto known = left_.find(key);
+  if (known != left_.end()) return known->second;
+  std::vector<uint32_t> next;
+  const auto keep = [&](uint32_t other) {
+    if (touch_of(other).mask & ~touch_of(touch).mask) next.push_back(other);
+  };
+  if (writers & SET)
+    for (const uint32_t one : sets_[writers & ~SET]) keep(one);
+  else
+    keep(writers);
+  if (next.empty()) return left_[key] = touch;
+  next.push_back(touch);
+  sets_.push_back(std::move(next));
+  return left_[key] = static_cast<uint32_t>(sets_.size() - 1) | SET;
 }
 
 void GlobalOrder::check(Cta& cta, const GlobalTouch& earlier, const GlobalTouch& now, const Knowledge* know,

@@ -96,7 +96,8 @@ class GlobalOrder {
 
  private:
   // Bits of the numbers of touches in GlobalPages. Atomics that reach every CTA never race with each other.
-  static constexpr uint32_t READ_SET = 1u << 31, WIDE_ATOMIC = 1u << 30, NUMBER = WIDE_ATOMIC - 1;
+  static constexpr uint32_t SET = 1u << 31, WIDE_ATOMIC = 1u << 30, NUMBER = WIDE_ATOMIC - 1;
+  static constexpr uint8_t WHOLE_WORD = 15;
   static constexpr uint32_t RECENT = 256, FLAG_LINES = 4096;
   static constexpr size_t MOST_FLAGS = 1 << 16, MOST_READERS = 32, MOST_PENDING = 4096;
   struct Pending {  // two plain stores of different CTAs to the same bytes
@@ -115,6 +116,7 @@ class GlobalOrder {
              uint64_t bytes);
   bool ordered(const GlobalTouch& earlier, const GlobalTouch& now, const Knowledge*) const;
   uint32_t with_reader(uint32_t readers, uint32_t touch, const Knowledge*);
+  uint32_t with_writer(uint32_t writers, uint32_t touch);
   void report(Cta&, const GlobalTouch& earlier, const GlobalTouch& now, const Buffer&, uint64_t offset, Severity,
               const char* why);
 
@@ -122,8 +124,9 @@ class GlobalOrder {
   std::vector<GlobalPages> pages_;                // by buffer
   GlobalTouches touches_;
   std::array<uint32_t, RECENT> recent_{};         // numbers of touches, by hash
-  std::vector<std::vector<uint32_t>> sets_;       // of readers
-  std::unordered_map<uint64_t, uint32_t> grown_;  // set and touch to the set with it
+  std::vector<std::vector<uint32_t>> sets_;       // of readers of words, or of writers of their parts
+  std::unordered_map<uint64_t, uint32_t> grown_;  // readers and touch to the set with it
+  std::unordered_map<uint64_t, uint32_t> left_;   // writers and touch to those of them whose bytes it leaves, and it
   std::array<uint64_t, FLAG_LINES / 64> flag_lines_{};  // a bit for each line that may hold a flag
   std::unordered_map<uint64_t, GlobalFlag> flags_;
   std::vector<Pending> pending_;

@@ -319,12 +319,12 @@ void ShadowState::acquire_flag(WarpState& w, uint32_t addr, bool acquire) {
 void ShadowState::fence(Warp& warp, int inst) {
   settle();
   WarpState& w = of(warp);
-  if (cta_.grid.order) fence_global(w, cta_.program.kernel.inst[inst]);
   if (w.has_to_acquire) {
     w.now.join(w.to_acquire);
     w.to_acquire.clear();
     w.has_to_acquire = false;
   }
+  if (cta_.grid.order) fence_global(w, cta_.program.kernel.inst[inst]);  // hands on what it has just acquired, too
   w.at_fence = w.now;
   w.fenced = true;
   tick(w);

@@ -62,6 +62,31 @@ __global__ void in_turn(uint32_t* out, uint32_t* flag) {
   }
 }
 
+// What one warp has handed over within its CTA, another hands on: its one fence acquires and releases. 1: no such fence.
+template <int FAULT>
+__global__ void passed_on(uint32_t* out, uint32_t* data, uint32_t* flag) {
+  __shared__ uint32_t near;
+  const uint32_t t = threadIdx.x, b = blockIdx.x, at = static_cast<uint32_t>(__cvta_generic_to_shared(&near));
+  if (t == 0) near = 0;
+  __syncthreads();
+  if (b == 0 && t == 0) {
+    data[0] = 7;  // !1
+    __threadfence_block();
+    asm volatile("st.relaxed.cta.shared.u32 [%0], 1;" ::"r"(at) : "memory");
+  }
+  if (b == 0 && t == 32) {
+    uint32_t seen = 0;
+    while (!seen) asm volatile("ld.relaxed.cta.shared.u32 %0, [%1];" : "=r"(seen) : "r"(at) : "memory");
+    if (FAULT != 1) __threadfence();
+    store_relaxed(flag, 1);
+  }
+  if (b == 1 && t == 0) {
+    while (!load_relaxed(flag)) {}
+    __threadfence();
+    out[0] = data[0];  // !1
+  }
+}
+
 // A barrier of the whole grid, written by hand.
 template <int FAULT>
 __global__ void all_meet(uint32_t* out, uint32_t* buffer, uint32_t* counter) {
@@ -197,3 +222,5 @@ INSTANCE(counts, 0)(uint32_t*);
 INSTANCE(counts, 1)(uint32_t*);
 INSTANCE(copied, 0)(uint32_t*, uint32_t*, uint32_t*);
 INSTANCE(copied, 1)(uint32_t*, uint32_t*, uint32_t*);
+INSTANCE(passed_on, 0)(uint32_t*, uint32_t*, uint32_t*);
+INSTANCE(passed_on, 1)(uint32_t*, uint32_t*, uint32_t*);

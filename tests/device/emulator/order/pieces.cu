@@ -83,6 +83,17 @@ __global__ void tally(uint32_t* out, uint32_t* seen) {
   atomicAdd(out + t * 5 % 64, 1);  // !1 !2
 }
 
+// Two CTAs share words, a half each. The next one stores (1) or loads (2) the half of the one that stored first.
+template <int FAULT>
+__global__ void halves(uint16_t* out, uint32_t* seen) {
+  const uint32_t t = threadIdx.x, b = blockIdx.x;
+  uint16_t* const half = out + 2 * t;
+  if (b == 0) half[0] = 1;                     // !1 !2
+  if (b == 1) half[1] = 2;
+  if (b == 2 && FAULT == 1) half[0] = 3;       // !1
+  if (b == 2 && FAULT == 2) seen[t] = half[0];  // !2
+}
+
 #define WIDTHS(fault, talks)                                                \
   template __global__ void pieces<1, fault, talks>(uint8_t*);               \
   template __global__ void pieces<2, fault, talks>(uint8_t*);               \
@@ -101,3 +112,6 @@ template __global__ void rows<1, 1>(uint32_t*);
 template __global__ void tally<0>(uint32_t*, uint32_t*);
 template __global__ void tally<1>(uint32_t*, uint32_t*);
 template __global__ void tally<2>(uint32_t*, uint32_t*);
+template __global__ void halves<0>(uint16_t*, uint32_t*);
+template __global__ void halves<1>(uint16_t*, uint32_t*);
+template __global__ void halves<2>(uint16_t*, uint32_t*);

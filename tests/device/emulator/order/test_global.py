@@ -88,7 +88,10 @@ def worst(result: Execution) -> Severity:
     return max((finding.severity for finding in races(result)), key=RANK.index)
 
 
-RIGHT = ("last_one<0>", "in_turn<0>", "all_meet<0>", "overlap<0>", "neighbour<0>", "counts<0>", "copied<0>", "halves")
+RIGHT = (
+    "last_one<0>", "in_turn<0>", "all_meet<0>", "overlap<0>", "neighbour<0>", "counts<0>", "copied<0>", "halves",
+    "passed_on<0>",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("options", SCHEDULES, ids=lambda o: f"{o.schedule}{o.seed}")
@@ -115,6 +118,7 @@ FAULTS = [
     ("neighbour", 1, ERROR),
     ("counts", 1, WARNING),
     ("copied", 1, ERROR),
+    ("passed_on", 1, WARNING),
 ]
 
 

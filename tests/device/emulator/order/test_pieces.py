@@ -62,3 +62,12 @@ def test_a_histogram_is_clean_unless_it_is_touched_plainly(pieces: Kernels) -> N
         result = launch(pieces, f"tally<{fault}>", ALONE)
         assert worst(result) is severity
         assert lines_of(races(result)[0]) == pieces.marked("tally", str(fault))
+
+
+def test_the_half_of_a_word_is_remembered_though_another_cta_has_stored_its_other_half(pieces: Kernels) -> None:
+    assert races(launch(pieces, "halves<0>", ALONE)) == []
+    for fault in (1, 2):
+        (found,) = races(launch(pieces, f"halves<{fault}>", ALONE))
+        assert found.severity is Severity.ERROR
+        assert lines_of(found) == pieces.marked("halves", str(fault))
+        assert " byte 0 of out" in found.message
