@@ -22,6 +22,8 @@ from ptxgym.verdict import Failure
 WORKLOAD = "hardware"
 ROUNDS = 3
 """CTAs of each size that must agree before a kernel is refused for writing too little."""
+WORK_ROUNDS = 5
+"""Of the large size before it is refused for computing too little: CTAs of causal attention differ in their work."""
 
 
 def check(
@@ -73,6 +75,11 @@ def check(
         small = _small(built, task, profile, first.axes, device, execution)
         if not _certain(judged.uncovered, full, small, first.seed):
             return FullSize(note=judged.note)
+    share = judging.computed_share(task, axes, sample)
+    if judged.wrong is None and share is not None and share < judging.LEAST_COMPUTED:
+        small = _small(built, task, profile, first.axes, device, execution)
+        if _computes_little(full, small, first.seed):
+            return judging.computes_little(axes, share, task.outputs[0].name)
     return judged
 
 
@@ -101,6 +108,11 @@ class _Sampling:
         sample = self._device.sample(self._built, self._plan, self.periods, units, self._budgets, more)
         return sample if isinstance(sample, Sample) else None
 
+    def computed_share(self, seed: int) -> float | None:
+        """Return which share of the task's work CTAs like those of this seed do; None where that is not known."""
+        sample = self.draw(seed)
+        return None if sample is None else judging.computed_share(self._task, self._axes, sample)
+
     def covers(self, seed: int, output: str) -> bool | None:
         """Return whether CTAs like those of this seed write all of an output; None where others may do it for them."""
         sample = self.draw(seed)
@@ -121,6 +133,17 @@ def _certain(output: str, full: _Sampling, small: _Sampling | None, seed: int) -
         small is not None
         and all(small.covers(other, output) is True for other in (seed, *seeds))
         and all(full.covers(other, output) is False for other in seeds)
+    )
+
+
+def _computes_little(full: _Sampling, small: _Sampling | None, seed: int) -> bool:
+    """Return whether other CTAs compute as little, though those of the small size do not."""
+    if small is None:
+        return False
+    before = [small.computed_share(other) for other in range(seed, seed + ROUNDS)]
+    now = [full.computed_share(other) for other in range(seed + 1, seed + WORK_ROUNDS)]
+    return all(share is not None and share >= judging.LEAST_COMPUTED_BEFORE for share in before) and all(
+        share is not None and share < judging.LEAST_COMPUTED for share in now
     )
 
 

@@ -357,6 +357,28 @@ def test_honest_kernels_pass_and_the_note_says_what_was_seen(check: Checker, tex
     assert note in found.note
 
 
+TWICE = (
+    kernel(
+        "const int depth = DEPTH;",
+        "void* mark; cudaMallocAsync(&mark, 4, stream); touch<<<1, 1, 0, stream>>>((int*)mark);",
+    )
+    .replace("k < K", "k < depth")
+    .replace("__global__", "__global__ void touch(int* at) { *at = 1; }\n__global__", 1)
+)
+
+
+@pytest.mark.parametrize(("depth", "wrong"), [("K > 1024 ? 64 : K", True), ("K", False), ("64", False)])
+def test_who_computes_little_at_the_large_size_alone_is_refused_in_several_launches_too(
+    check: Checker, depth: str, wrong: bool
+) -> None:
+    """K is 5120 at the size that is timed. Who computes as little at small sizes is judged by its numbers there."""
+    found = check(TWICE.replace("DEPTH", depth))
+    if wrong:
+        assert found.wrong is not None and "about 1.2 % of the multiply-adds" in found.message
+    else:
+        assert found.wrong is None and found.failure is None, found.message
+
+
 def test_faults_and_refused_calls_are_failures(check: Checker) -> None:
     fault = check(kernel("if (M > 4096) C += size_t(M) * N;")).failure
     assert fault is not None and (fault.status, fault.code) == (Status.RUNTIME_FAULT, "full_size.runtime_fault")

@@ -48,7 +48,7 @@ def run_demo() -> None:
             )
         )
         for kernel, text, intent in script:
-            _play(episode, kernel, text, intent)
+            _play(episode, kernel, text, intent, task.folder)
     out.print(Rule())
     scores = " → ".join(f"{turn.score:.2f}" for turn in episode.turns)
     rewards = " + ".join(f"{turn.reward:.2f}" for turn in episode.turns)
@@ -103,11 +103,11 @@ def _script(task: Task, arch: str) -> list[tuple[Solution, str, str]]:
     return [(kernel, task.source(kernel), intent) for kernel, intent in turns]
 
 
-def _play(episode: Episode, kernel: Solution, text: str, intent: str) -> None:
+def _play(episode: Episode, kernel: Solution, text: str, intent: str, folder: Path) -> None:
     number = len(episode.turns) + 1
     out.print()
     out.print(Rule(f"turn {number}: {intent}", align="left"))
-    out.print(plain(f"{kernel.file}: {kernel.summary}", "dim"))
+    out.print(plain(f"{_shown(folder / kernel.file)}: {kernel.summary}", "dim"))
     start = time.perf_counter()
     with out.status("compiling, recording, executing, judging …"):
         turn = episode.submit(text)

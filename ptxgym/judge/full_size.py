@@ -46,6 +46,9 @@ LEAST_BUDGET, MOST_BUDGET = 200_000, 40_000_000
 """Warp instructions."""
 MOSTLY, MOSTLY_BEFORE = 0.75, 0.5
 """A launch is refused if more than the one share of its CTAs is idle, and at the small size less than the other."""
+LEAST_COMPUTED, LEAST_COMPUTED_BEFORE = 0.1, 0.5
+"""A plan is refused that computes less than the one share of the task's multiply-adds, and at the small size more than
+the other. Of causal attention one CTA in twenty does so little: draws must agree (`ptxgym.full_size`)."""
 COVERED = 4.0
 """A launch is refused whose CTAs, if all wrote as much as the sampled ones, would write so many times too little."""
 _PERIOD_PAGES = (251, 257, 263, 269, 271, 277, 281, 283)
@@ -254,6 +257,27 @@ def splits(task: Task, axes: Axes, sample: Sample, name: str) -> bool:
     computed = sum(unit.multiply_adds for unit in ended) / len(ended)
     needed = task.required_multiply_adds(axes)
     return stored * launch.units * COVERED >= total and computed * launch.units * COVERED >= needed
+
+
+def computed_share(task: Task, axes: Axes, sample: Sample) -> float | None:
+    """Return which share of the task's multiply-adds the plan would do, if all units were like the busiest sampled.
+
+    None where that is not known: a unit did not come to its end, or a launch had none that worked.
+    """
+    if not all(launch.worked and all(unit.end == "ok" for unit in launch.worked) for launch in sample.launches):
+        return None
+    most = sum(launch.units * max(unit.multiply_adds for unit in launch.worked) for launch in sample.launches)
+    return most / task.required_multiply_adds(axes)
+
+
+def computes_little(axes: Axes, share: float, output: str) -> FullSize:
+    """Refuse a plan that computes the `share` of what the task needs at the size that is timed."""
+    message = (
+        f"at the size that is timed ({named(axes)}), the plan does about {100 * share:.2g} % of the multiply-adds that "
+        "the task needs, going by the busiest of its sampled CTAs, though at small sizes it does them all: `run` must "
+        "do the whole work at every size that its arguments name"
+    )
+    return FullSize(wrong=_output(output, float("inf")), message=message)
 
 
 def _ended(sample: Sample) -> list[SampledUnit]:

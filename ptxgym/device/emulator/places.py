@@ -1,9 +1,10 @@
 """Source lines of inlined code: the chain of calls through which every instruction came into its kernel.
 
 An asm statement usually stands in a small wrapper (`barrier_wait`, `tma_load`) that is called from several places. The
-line of the call says more than that of the wrapper, so a chain leaves wrappers out: functions whose code stands on few
-lines of the submission. Around the innermost one only those count that are called from several places: where a role is
-called, or a function that was passed to a loop, says nothing. Source: `.loc … inlined_at`, PTX ISA 11.5.4.
+line of the call says more than that of the wrapper, so a chain leaves wrappers out: functions with an asm statement
+whose code stands on few lines of the submission, and others that are a single line of code. Around the innermost one
+all count whose code stands on few lines and that are called from several places: where a role is called, or a function
+that was passed to a loop, says nothing. Source: `.loc … inlined_at`, PTX ISA 11.5.4.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import NamedTuple
 from ptxgym.device.emulator.ptx import Function
 
 WRAPPER_LINES = 3
-"""A function whose instructions stand on at most this many lines counts as a wrapper."""
+"""A function around an asm statement whose instructions stand on at most this many lines counts as a wrapper; one
+without asm where they stand on one."""
 
 _LOC = re.compile(
     r"\.loc\s+(\d+)\s+(\d+)\s+(\d+)(?:\s*,\s*function_name\s+(\S+?)\s*,\s*inlined_at\s+(\d+)\s+(\d+)\s+(\d+))?"
@@ -41,6 +43,7 @@ def call_chains(function: Function) -> tuple[tuple[int, ...], ...]:
     The last element is a line of the kernel's own body; a chain is empty where no line is known.
     """
     own = function.module.own_files
+    asm = {at.function for at in map(_parse, function.module.asm_locs) if at is not None}
     lines_of: dict[str, set[int]] = defaultdict(set)
     callers_of: dict[str, set[_Frame | None]] = defaultdict(set)
     frames_of: dict[tuple[_Location, ...], list[tuple[str, int]]] = {}
@@ -57,7 +60,8 @@ def call_chains(function: Function) -> tuple[tuple[int, ...], ...]:
         wrapped = 0
         while wrapped + 1 < len(frames):
             name = frames[wrapped][0]
-            if len(lines_of[name]) > WRAPPER_LINES or (wrapped and len(callers_of[name]) == 1):
+            most = WRAPPER_LINES if wrapped or name in asm else 1
+            if len(lines_of[name]) > most or (wrapped and len(callers_of[name]) == 1):
                 break
             wrapped += 1
         return tuple(line for _, line in frames[wrapped:])

@@ -236,6 +236,17 @@ class Module:
         """The kernels that have a body."""
         return tuple(f for f in self.functions.values() if f.is_entry and f.start is not None)
 
+    @cached_property
+    def asm_locs(self) -> frozenset[str]:
+        """The `.loc` tokens after which an asm statement of the submission begins, which nvcc marks by a comment."""
+        last, found = "", set[str]()
+        for match in _LOC_OR_ASM.finditer(self.text):
+            if match[1]:
+                last = match[1]
+            elif last:
+                found.add(last)
+        return frozenset(found)
+
     def ptx_line(self, position: int) -> int:
         """Return the line of the PTX text on which token `position` stands."""
         for index, match in enumerate(_TOKEN.finditer(self.text)):
@@ -262,6 +273,7 @@ _TOKEN = re.compile(
     )""",
     re.VERBOSE,
 )
+_LOC_OR_ASM = re.compile(r"(\.loc[ \t][^\n]*)|// begin inline asm")
 WORD_START = frozenset("%$_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 DIGITS = frozenset("0123456789")
 END = "\0"

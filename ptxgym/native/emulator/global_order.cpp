@@ -25,7 +25,8 @@ constexpr const char* NO_ORDER =
     "red.release.gpu), and the other acquire it first (ld.acquire.gpu in a loop, then __syncthreads()).";
 constexpr const char* PRACTICE =
     "A flag orders other memory by a release (__syncthreads(), then __threadfence() or .release of scope .gpu) and an "
-    "acquire (.acquire, or a relaxed load and then __threadfence()): one of the two is missing.";
+    "acquire (.acquire, or a relaxed load and then __threadfence()), each by the very thread that writes or reads the flag: "
+    "one of the two is missing.";
 constexpr const char* SCOPE =
     "A scope must include the other thread: .cta reaches no other CTA, .cluster only those of the cluster; use .gpu.";
 constexpr const char* PLAIN =

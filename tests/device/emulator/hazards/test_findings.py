@@ -93,7 +93,9 @@ bar.sync 0;
 .loc 1 41 3
 .loc 1 20 3, function_name $L1, inlined_at 1 41 3
 .loc 1 10 3, function_name $L2, inlined_at 1 20 3
+// begin inline asm
 bar.sync 1;
+// end inline asm
 .loc 1 21 3, function_name $L1, inlined_at 1 41 3
 bar.sync 2;
 .loc 1 22 3, function_name $L1, inlined_at 1 41 3
@@ -114,6 +116,16 @@ def test_call_chains_leave_wrappers_and_headers_out() -> None:
     assert call_chains(function)[:6] == ((40,), (20, 41), (21, 41), (22, 41), (23, 41), (24, 41))
 
 
+def test_a_helper_of_two_lines_is_a_wrapper_only_around_an_asm_statement() -> None:
+    second = ".loc 1 11 3, function_name $L2, inlined_at 1 20 3\nbar.sync 6;\n"
+    wrapper = PTX.replace("// end inline asm\n", f"// end inline asm\n{second}")
+    chains = [
+        call_chains(parse_module(text, "run.cu").functions["kernel"])
+        for text in (wrapper, wrapper.replace("// begin inline asm", ""))
+    ]
+    assert [each[1:3] for each in chains] == [((20, 41), (20, 41)), ((10, 20, 41), (11, 20, 41))]
+
+
 NESTED = """
 .version 8.0
 .target sm_90a
@@ -125,7 +137,9 @@ NESTED = """
 .loc 1 30 3, function_name $ROLE, inlined_at 1 41 1
 .loc 1 20 3, function_name $OUTER, inlined_at 1 30 3
 .loc 1 10 3, function_name $INNER, inlined_at 1 20 3
+// begin inline asm
 bar.sync 0;
+// end inline asm
 .loc 1 31 3, function_name $ROLE, inlined_at 1 41 1
 .loc 1 20 3, function_name $OUTER, inlined_at 1 31 3
 .loc 1 10 3, function_name $INNER, inlined_at 1 20 3
