@@ -79,7 +79,7 @@ void GlobalOrder::access(Cta& cta, const Knowledge* know, Buffer& buffer, const 
     look_at_all(past.write, offset, bytes);
     if (!changing) return Past{past.write, with_reader(past.read, number, know)};
     look_at_all(past.read, offset, bytes);
-    return Past{mask == WHOLE_WORD || !past.write ? number : with_writer(past.write, number), 0};
+    return Past{mask == GlobalPages::WHOLE || !past.write ? number : with_writer(past.write, number), 0};
   };
   GlobalPages& pages = pages_[static_cast<size_t>(&buffer - grid_.buffers.data())];
   for (const Range& range : ranges) pages.apply(range.address - buffer.base, range.bytes, next);

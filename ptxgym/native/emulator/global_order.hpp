@@ -97,7 +97,6 @@ class GlobalOrder {
  private:
   // Bits of the numbers of touches in GlobalPages. Atomics that reach every CTA never race with each other.
   static constexpr uint32_t SET = 1u << 31, WIDE_ATOMIC = 1u << 30, NUMBER = WIDE_ATOMIC - 1;
-  static constexpr uint8_t WHOLE_WORD = 15;
   static constexpr uint32_t RECENT = 256, FLAG_LINES = 4096;
   static constexpr size_t MOST_FLAGS = 1 << 16, MOST_READERS = 32, MOST_PENDING = 4096;
   struct Pending {  // two plain stores of different CTAs to the same bytes
