@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -111,9 +112,14 @@ def recordings(
     given = max(len(call.arguments) + len(call.axes) for call in calls)
     if given > _MAX_ARGUMENTS:
         raise UsageError(f"{given} arguments of run; the recorder passes {_MAX_ARGUMENTS}")
-    run = functools.partial(_run, build, calls, profile, limits.of(len(calls)), confined, hidden)
+    given_up = threading.Event()
+    run = functools.partial(_run, build, calls, profile, limits.of(len(calls)), confined, hidden, given_up)
     with ThreadPoolExecutor(len(_LAYOUTS)) as pool:
-        outcomes = list(pool.map(run, _LAYOUTS))
+        try:
+            outcomes = list(pool.map(run, _LAYOUTS))
+        except BaseException:  # as by Ctrl-C: what host code is in would go on to its limit
+            given_up.set()
+            raise
     for outcome in outcomes:
         if isinstance(outcome, Failure):
             return outcome
@@ -128,6 +134,7 @@ def _run(
     limits: RecordLimits,
     confined: bool,
     hidden: bool,
+    given_up: threading.Event,
     layout: _Layout,
 ) -> Recording | Failure:
     """Run the host code once."""
@@ -145,6 +152,7 @@ def _run(
         max_output_bytes=_MAX_RECORD_BYTES * len(calls),
         # Landlock does not hide whether a file exists; code that runs while the library is loaded may ask.
         filesystem="namespace" if sandbox.isolation().namespace == "ok" else None,
+        given_up=given_up,
     )
     recording = parse_record(completed.stdout)
     failed = _failure_of(build, recording, completed, limits)

@@ -11,6 +11,7 @@ import contextlib
 import os
 import selectors
 import subprocess
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -254,6 +255,7 @@ def run(
     stdin: bytes | None = None,
     max_output_bytes: int = 1 << 20,
     filesystem: Filesystem | None = None,
+    given_up: threading.Event | None = None,
 ) -> Completed:
     """Run `argv` in the sandbox to its end and return how it ended and what it wrote.
 
@@ -270,11 +272,13 @@ def run(
         stdin: What it reads; None is an empty input.
         max_output_bytes: How much of each output stream is kept; the rest is read and thrown away.
         filesystem: How to restrict the file view; by default the best way that works here.
+        given_up: Ends the command within a second once it is set: nobody waits for it any more.
 
     Raises:
         InfrastructureError: if the command could not be executed at all.
     """
     started = time.monotonic()
+    given_up = given_up or threading.Event()
     process = spawn(
         argv,
         access=access,
@@ -291,8 +295,9 @@ def run(
         filesystem=filesystem,
     )
     with process:
-        outputs, truncated = _exchange(process, stdin or b"", max_output_bytes, started + timeout_s + _LAUNCHER_GRACE_S)
-        ended = process.wait(_LAUNCHER_GRACE_S) or process.kill()
+        deadline = started + timeout_s + _LAUNCHER_GRACE_S
+        outputs, truncated = _exchange(process, stdin or b"", max_output_bytes, deadline, given_up)
+        ended = process.wait(0.0 if given_up.is_set() else _LAUNCHER_GRACE_S) or process.kill()
     return Completed(
         ended.outcome,
         ended.code,
@@ -327,9 +332,9 @@ def _limit_options(limits: Limits) -> list[str]:
 
 
 def _exchange(
-    process: Process, to_send: bytes, max_output_bytes: int, deadline: float
+    process: Process, to_send: bytes, max_output_bytes: int, deadline: float, given_up: threading.Event
 ) -> tuple[tuple[bytes, bytes], bool]:
-    """Feed the command and collect its output until both output pipes close (or the launcher is gone or overdue).
+    """Feed the command and collect its output until both output pipes close, or nobody is there or waits any more.
 
     A pipe stays open although the launcher is gone where another thread forked while it was made.
     """
@@ -343,7 +348,7 @@ def _exchange(
         if process.stdin is not None:
             os.set_blocking(process.stdin.fileno(), False)
             selector.register(process.stdin.fileno(), selectors.EVENT_WRITE)
-        while selector.get_map() and time.monotonic() < deadline:
+        while selector.get_map() and time.monotonic() < deadline and not given_up.is_set():
             ready = selector.select(1.0)
             if not ready and process.poll() is not None:
                 break

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
 
+from ptxgym import sandbox
 from ptxgym.verdict import Status
 from tests.plan.conftest import Recorder, failed, planned
 
@@ -122,3 +125,18 @@ def _descriptors() -> int:
 def _children() -> list[str]:
     found = subprocess.run(["pgrep", "-P", str(os.getpid()), "-x", "recorder|sandbox"], capture_output=True, text=True)
     return found.stdout.split()
+
+
+def test_an_interrupt_does_not_wait_for_host_code(hosts: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting: list[bool] = []
+    started, main = threading.Barrier(2), threading.get_ident()
+
+    def run(*_: object, given_up: threading.Event, **__: object) -> None:
+        if started.wait(60) == 0:
+            signal.pthread_kill(main, signal.SIGINT)
+        waiting.append(given_up.wait(60))
+
+    monkeypatch.setattr(sandbox, "run", run)
+    with pytest.raises(KeyboardInterrupt):
+        hosts(100)
+    assert waiting == [True, True]

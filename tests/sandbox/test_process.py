@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
@@ -53,6 +54,14 @@ def alive_with_argument(marker: str) -> list[int]:
         except OSError:
             continue
     return found
+
+
+def test_a_command_that_is_given_up_ends_at_once():
+    given_up = threading.Event()
+    threading.Timer(0.2, given_up.set).start()
+    done = run(["/bin/sh", "-c", "echo out; sleep 600"], timeout_s=600, access=SYSTEM, given_up=given_up)
+    assert (done.outcome, done.stdout) == ("killed", b"out\n") and done.wall_s < 60
+    assert run(["/bin/sh", "-c", "exit 7"], timeout_s=60, access=SYSTEM, given_up=threading.Event()).code == 7
 
 
 def test_reports_exit_status_and_output():
