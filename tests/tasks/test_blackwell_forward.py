@@ -167,7 +167,7 @@ HAZARDS = {
         "tensor_commit(&shared.empty[values])",
     ),
     "factor not waited for": ("    f_full.wait(shared.f_full, side);\n", "", "smem.race", "shared.factor[side][row]"),
-    "factor overwritten": ("    f_empty.wait(shared.f_empty, side);\n", "", "smem.race", "send(1.0f / sum)"),
+    "factor overwritten": ("    f_empty.wait(shared.f_empty, side);\n", "", "smem.race", "shared.factor[side][row] = "),
     "scores not in registers yet": ("    wait_loads(s);\n", "", "tmem.overwrite", "store_columns(scores + part, p)"),
     "P on its way": ("    wait_stores();\n    fence_before", "    fence_before", "tmem.read_early", "multiply_values("),
     "O on its way": ("    wait_stores();\n  }\n", "  }\n", "tmem.overwrite", "multiply_values("),
