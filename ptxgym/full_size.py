@@ -6,6 +6,7 @@ persistent kernels launch a CTA for each tile; a few CTAs of that plan are execu
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 from ptxgym.build import Build
@@ -65,21 +66,19 @@ def check(
     sample = full.draw(first.seed)
     if sample is None:
         return FullSize()
+    small = functools.cache(functools.partial(_small, built, task, profile, first.axes, device, execution))
     if judging.mostly_idle(sample):
-        small = _small(built, task, profile, first.axes, device, execution)
-        before = small.draw(first.seed) if small else None
+        before = few.draw(first.seed) if (few := small()) else None
         if before is not None and (found := judging.idle_launch(sample, before)) is not None:
             return judging.idle(axes, plan, sample, found, task.outputs[0].name)
     judged = judging.judge_sample(task, axes, plan, sample, full.periods, execution)
-    if judged.uncovered is not None:
-        small = _small(built, task, profile, first.axes, device, execution)
-        if not _certain(judged.uncovered, full, small, first.seed):
-            return FullSize(note=judged.note)
+    if judged.uncovered is not None and not _certain(judged.uncovered, full, small(), first.seed):
+        return FullSize(note=judged.note)
     share = judging.computed_share(task, axes, sample)
-    if judged.wrong is None and share is not None and share < judging.LEAST_COMPUTED:
-        small = _small(built, task, profile, first.axes, device, execution)
-        if _computes_little(full, small, first.seed):
-            return judging.computes_little(axes, share, task.outputs[0].name)
+    if judged.wrong is not None or share is None or share >= judging.LEAST_COMPUTED:
+        return judged
+    if _computes_little(full, small(), first.seed):
+        return judging.computes_little(axes, share, task.outputs[0].name)
     return judged
 
 

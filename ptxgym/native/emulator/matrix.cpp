@@ -92,14 +92,19 @@ Step ldmatrix(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
   return Step::Next;
 }
 
-Step stmatrix(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
-  uint32_t addresses[LANES];
-  if (!whole_warp(cta, warp, inst, mask, "stmatrix") || !rows(cta, warp, inst, "stmatrix to", addresses))
-    return Step::Fault;
+// The addresses that a stmatrix stores to, which the shadow is told of; false: it faults.
+bool rows_to_store(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask, uint32_t* addresses) {
+  if (!whole_warp(cta, warp, inst, mask, "stmatrix") || !rows(cta, warp, inst, "stmatrix to", addresses)) return false;
   if (Shadow* shadow = cta.shadow.get()) {
     ranges(addresses, inst.nvec * SIDE,
            [&](uint32_t at, uint32_t bytes) { shadow->write(warp, cta.index_of(inst), at, bytes); });
   }
+  return true;
+}
+
+Step stmatrix(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
+  uint32_t addresses[LANES];
+  if (!rows_to_store(cta, warp, inst, mask, addresses)) return Step::Fault;
   for (int i = 0; i < inst.nvec; ++i) {
     Matrix matrix = Matrix::of_fragment(warp.reg<uint32_t>(cta.pool(inst.vec)[i]));
     if (inst.flags & F_TRANS) matrix = matrix.transposed();
@@ -157,12 +162,7 @@ Step ldmatrix_bytes(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
 // the columns lie in memory one after the other.
 Step stmatrix_bytes(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
   uint32_t addresses[LANES];
-  if (!whole_warp(cta, warp, inst, mask, "stmatrix") || !rows(cta, warp, inst, "stmatrix to", addresses))
-    return Step::Fault;
-  if (Shadow* shadow = cta.shadow.get()) {
-    ranges(addresses, inst.nvec * SIDE,
-           [&](uint32_t at, uint32_t bytes) { shadow->write(warp, cta.index_of(inst), at, bytes); });
-  }
+  if (!rows_to_store(cta, warp, inst, mask, addresses)) return Step::Fault;
   Rows matrix;
   for (int r = 0; r < inst.nvec; ++r) {
     const uint32_t* lanes = warp.reg<uint32_t>(cta.pool(inst.vec)[r]);
