@@ -13,8 +13,8 @@ beside it, time, judge. Services in turn, each in an epoch of its own, whose con
 - all GPUs, where one GPU worker is killed when a third of the verdicts is there.
 
 For each: evaluations a minute; per GPU the share of its time that it ran kernels (`nvidia-smi`'s utilization, five
-times a second), and the seconds that races had a GPU alone; the share of all CPU cores that was busy, since the
-emulator that witnesses each evaluation runs there. Aims: two GPUs at least 1.9 times one; the death loses no verdict
+times a second), and the seconds that races had a GPU alone; how long an evaluation spent in each stage; the share of
+all CPU cores that was busy, since the emulator that witnesses each evaluation runs there. Aims: two GPUs at least 1.9 times one; the death loses no verdict
 and repeats only what its worker had in work. A rehearsal proves the harness and the service, and measures nothing.
 """
 
@@ -25,6 +25,7 @@ import json
 import os
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import threading
@@ -193,6 +194,7 @@ def measured(
         verdicts = [ticket.result(0) for ticket in tickets if ticket.future.exception() is None]
         counters = {key: value - before.get(key, 0) for key, value in served.status().counters.items()}
     alone = {verdict.measured.lock_held_s or 0.0 for verdict in verdicts}  # a batch tells the same to each of its own
+    stages = {stage for verdict in verdicts for stage in verdict.measured.durations_s}
     speedups = [verdict.measured.timing.speedup for verdict in verdicts if verdict.measured.timing]
     return {
         "gpus": gpus,
@@ -204,6 +206,10 @@ def measured(
         "gpu_busy_percent": watch.gpu_percent,
         "timing_alone_share": sum(alone) / seconds / gpus,
         "cpu_share": watch.cpu_share,
+        "stages_s": {
+            stage: round(statistics.mean(verdict.measured.durations_s.get(stage, 0.0) for verdict in verdicts), 3)
+            for stage in sorted(stages)
+        },
         "speedup_least_most": [min(speedups), max(speedups)] if speedups else None,
         "killed": killed,
         "repeated": counters.get("steps", 0) - 2 * len(texts),
