@@ -14,8 +14,9 @@ beside it, time, judge. Services in turn, each in an epoch of its own, whose con
 
 For each: evaluations a minute; per GPU the share of its time that it ran kernels (`nvidia-smi`'s utilization, five
 times a second), and the seconds that races had a GPU alone; how long an evaluation spent in each stage; the share of
-all CPU cores that was busy, since the emulator that witnesses each evaluation runs there. Aims: two GPUs at least 1.9 times one; the death loses no verdict
-and repeats only what its worker had in work. A rehearsal proves the harness and the service, and measures nothing.
+all CPU cores that was busy, since the emulator that witnesses each evaluation runs there. Aims: two GPUs at least 1.9
+times one; the death loses no verdict and repeats only what its worker had in work. A rehearsal proves the harness and
+the service, and measures nothing.
 """
 
 from __future__ import annotations

@@ -198,3 +198,8 @@ class LaunchPlan(Value):
     def launches(self) -> tuple[Launch, ...]:
         """The kernel launches, in order."""
         return tuple(op for op in self.operations if isinstance(op, Launch))
+
+    @property
+    def has_side_streams(self) -> bool:
+        """Whether operations may run beside each other, on more than one stream."""
+        return len({operation.stream for operation in self.operations}) > 1

@@ -190,5 +190,19 @@ extern "C" void run(const int* A, int* C, int which, int n, cudaStream_t stream)
       cudaMemsetAsync(C, 0, 4, stream);
       for (int i = 19; i <= which; ++i) stale_local<<<264, 512, 0, stream>>>(C);
       break;
+    case 21: {  // beside each other
+      cudaStream_t side;
+      cudaEvent_t before, after;
+      cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking);
+      cudaEventCreate(&before);
+      cudaEventCreate(&after);
+      cudaEventRecord(before, stream);
+      cudaStreamWaitEvent(side, before, 0);
+      spin<<<4, 32, 0, side>>>(C);
+      spin<<<4, 32, 0, stream>>>(C + 4);
+      cudaEventRecord(after, side);
+      cudaStreamWaitEvent(stream, after, 0);
+      break;
+    }
   }
 }

@@ -15,6 +15,7 @@ import pytest
 from ptxgym.build import Build, build
 from ptxgym.device.cuda.executor import Call, Executor
 from ptxgym.device.cuda.gpu import Gpu, profile_of
+from ptxgym.errors import UsageError
 from ptxgym.judge.numbers import bf16_bits, bf16_values
 from ptxgym.plan import Argument, LaunchPlan, record
 from ptxgym.task import load_task
@@ -95,6 +96,22 @@ def test_fills_copies_constants_and_streams(run: Run) -> None:
 @pytest.mark.parametrize(("which", "size"), [(1, 4), (2, 16)])
 def test_clusters_by_attribute(run: Run, which: int, size: int) -> None:
     assert ok(run(which))[:32].tolist() == [100 * size + block % size for block in range(32)]
+
+
+def test_side_streams_run_beside_each_other(run: Run, gpu: Gpu, built: Build) -> None:
+    def time_us(which: int) -> float:
+        times = []
+        for _ in range(9):
+            called, out = run(which)
+            assert out[:4].tolist() == [1] * 4
+            times.append(called.time_us)
+        return statistics.median(times)
+
+    alone_us, two_us = time_us(16), time_us(21)
+    print(f"\none spin {alone_us:.1f} µs, two on two streams {two_us:.1f} µs")
+    assert two_us < 1.5 * alone_us
+    with Executor.start(gpu, side_streams=False) as executor, pytest.raises(UsageError, match="side_streams"):
+        executor.load(built, [planned(gpu, built, 21)])
 
 
 def test_clusters_that_are_compiled_in(run: Run) -> None:

@@ -12,7 +12,7 @@ import contextlib
 import functools
 import importlib
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -33,10 +33,13 @@ from ptxgym.judge.conditions import Case, inputs
 from ptxgym.judge.correctness import passes
 from ptxgym.judge.numbers import POISON
 from ptxgym.judge.references import expect
+from ptxgym.plan.model import LaunchPlan
 from ptxgym.task import Task
 from ptxgym.verdict import Failure, Finding
 
 WARM_EXECUTORS = 4
+STARTS_AT_ONCE = 2
+"""Executors that make their contexts: the driver lets them do most of it one by one, and a race waits for all."""
 WARM_PROFILERS = 2
 PROFILERS_AT_ONCE = 2
 """Nsight Compute lets one process profile at a time; beside it another makes its context, or ends."""
@@ -64,6 +67,7 @@ class Bench:
         self._closed = False
         self._profilers_at_once = threading.BoundedSemaphore(PROFILERS_AT_ONCE)
         self._places = threading.BoundedSemaphore(AT_ONCE)
+        self._starting = threading.BoundedSemaphore(STARTS_AT_ONCE)
         self._mutex = threading.Lock()
         self._tools: Tools | None = None
         self._closing: list[Any] = []
@@ -137,11 +141,15 @@ class Bench:
     # Processes
 
     @contextmanager
-    def _executor(self) -> Iterator[Executor]:
+    def _executor(self, plans: Sequence[LaunchPlan]) -> Iterator[Executor]:
         self._places.acquire()
         self._came()
         try:
-            running = self._executors.take()
+            if any(plan.has_side_streams for plan in plans):
+                self._executors.expect(-1)  # what waits is for plans of one stream
+                running = self._start_executor(side_streams=True)
+            else:
+                running = self._executors.take()
         except BaseException:
             self._places.release()
             self._left()
@@ -153,7 +161,7 @@ class Bench:
 
     def _end_executor(self, running: Executor) -> None:
         try:
-            with contextlib.suppress(InfrastructureError), self._lock.shared():
+            with contextlib.suppress(InfrastructureError), self._lock.shared(long=True):
                 running.kill()
             running.kill()  # where the lock was not granted; the dead stay dead
         finally:
@@ -183,11 +191,11 @@ class Bench:
     def _quiet(self) -> bool:
         return self._at_work == 0 and self._executors.expected == 0
 
-    def _start_executor(self) -> Executor:
-        running = Executor.start(self._gpu)
+    def _start_executor(self, side_streams: bool = False) -> Executor:
+        running = Executor.start(self._gpu, side_streams=side_streams)
         try:
             running.connected()
-            with self._lock.shared():
+            with self._starting, self._lock.shared(long=True):
                 running.ready()
         except BaseException:
             running.kill()

@@ -54,6 +54,9 @@ Poison = np.uint8 | np.uint16 | np.uint32
 """What an output holds before a call: a value, as wide as its elements."""
 _DEFAULT_POISON = np.uint8(0xFF)
 _DEVICE, _HOST = 0, 1
+_ONE_QUEUE = {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "CUDA_DEVICE_MAX_COPY_CONNECTIONS": "1"}
+"""Making hardware queues is most of making a context, which has twenty of them by default, counted on an H200. Source:
+CUDA Programming Guide, CUDA environment variables."""
 
 
 class Exported(Protocol):
@@ -109,9 +112,10 @@ class Greeting:
 class Executor:
     """One process, one submission; use it as a context manager, or call `close` or `kill` in the end."""
 
-    def __init__(self, process: ExecutorProcess) -> None:
+    def __init__(self, process: ExecutorProcess, side_streams: bool = True) -> None:
         """Take over a process that was started; see `start`."""
         self._process = process
+        self._side_streams = side_streams
         self._connected = False
         self._greeting: Greeting | None = None
         self._plans: tuple[LaunchPlan, ...] | None = None
@@ -124,11 +128,15 @@ class Executor:
         """Whether the module is loaded anew before each call, since the driver cannot find a variable of it."""
 
     @classmethod
-    def start(cls, gpu: Gpu, *, wrapper: Sequence[str] = (), env: Mapping[str, str] = {}) -> Executor:
+    def start(
+        cls, gpu: Gpu, *, side_streams: bool = True, wrapper: Sequence[str] = (), env: Mapping[str, str] = {}
+    ) -> Executor:
         """Start the process; returns at once. It does not touch the GPU before `ready`.
 
         Args:
             gpu: Where to run; chosen by its UUID.
+            side_streams: Whether plans may have more streams than one. Making a context for one takes half the time,
+                for which the driver serves no other process of the machine (docs/cluster.md).
             wrapper: Command and options in front of the program, such as `("ncu", "--csv")`.
             env: Variables beside the few that are inherited.
 
@@ -137,7 +145,8 @@ class Executor:
         """
         # Kernels are loaded with their module, not at their first launch, which may be a timed one.
         settings = {"CUDA_VISIBLE_DEVICES": gpu.uuid, "CUDA_MODULE_LOADING": "EAGER", "CUDA_CACHE_DISABLE": "1"}
-        return cls(ExecutorProcess(native.program("executor"), wrapper, {**settings, **env}))
+        queues = {} if side_streams else _ONE_QUEUE
+        return cls(ExecutorProcess(native.program("executor"), wrapper, {**settings, **queues, **env}), side_streams)
 
     def connected(self, timeout_s: float = 60) -> None:
         """Wait until the process runs, which takes a wrapper a second; later calls return at once.
@@ -172,10 +181,12 @@ class Executor:
 
         Raises:
             InfrastructureError: if the machine failed.
-            UsageError: if something is loaded already.
+            UsageError: if something is loaded already, or a plan has side streams and this executor has none.
         """
         if self._plans is not None:
             raise UsageError("this executor has its submission; start another one")
+        if not self._side_streams and any(plan.has_side_streams for plan in plans):
+            raise UsageError("this executor has one queue, which side streams would share; start with `side_streams`")
         self.ready()
         if uses_device_heap(build.cubin.read_bytes()):
             return heap_failure()

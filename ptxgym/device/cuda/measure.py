@@ -180,7 +180,7 @@ class _Flow:
     def _start(self) -> None:
         """Have a fresh process load the submission."""
         with self.watch.stage("start"):
-            self._running = self._process.enter_context(self._tools.executor())
+            self._running = self._process.enter_context(self._tools.executor(self._request.plans))
         with self._on_gpu("load"):
             refused = self._running.load(self._request.build, self._request.plans)
         if refused is not None:

@@ -162,8 +162,8 @@ class Memory(Protocol):
 class Tools:
     """What a judge process has."""
 
-    executor: Callable[[], AbstractContextManager[Running]]
-    """Lends a fresh process; ends it afterwards."""
+    executor: Callable[[Sequence[LaunchPlan]], AbstractContextManager[Running]]
+    """Lends a fresh process for plans; ends it afterwards."""
     memory: Memory
     judging: Judging
     profile: Callable[[Request, Case, Handles, bool], Profiled | Failure | Unusable]

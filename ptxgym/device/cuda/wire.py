@@ -155,7 +155,8 @@ def send(stream: socket.socket, request: Request, body: bytes, descriptor: int |
         stream.sendall(prefix)
     elif socket.send_fds(stream, [prefix], [descriptor]) != len(prefix):
         raise OSError("a descriptor was not sent whole")
-    stream.sendall(body)
+    if body:  # who has no body may have been answered already, and the other side gone
+        stream.sendall(body)
 
 
 def receive(stream: socket.socket) -> tuple[Answer, Reader]:

@@ -118,7 +118,7 @@ class FakeGpu:
     # Executor
 
     @contextlib.contextmanager
-    def _executor(self) -> Iterator[FakeGpu]:
+    def _executor(self, plans: Sequence[LaunchPlan]) -> Iterator[FakeGpu]:
         self.open_executors += 1
         try:
             yield self

@@ -23,6 +23,13 @@ from ptxgym.errors import InfrastructureError
 from tests.device.cuda import fakes
 
 
+class Plan(SimpleNamespace):
+    has_side_streams = False
+
+
+PLANS: Any = [Plan(), Plan()]
+
+
 class Process:
     """An executor, or a profiler around one."""
 
@@ -65,8 +72,8 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
         made: list[Process] = []  # noqa: RUF012
 
         @classmethod
-        def start(cls, gpu: Any) -> Process:
-            return cls()
+        def start(cls, gpu: Any, *, side_streams: bool) -> Process:
+            return cls(side_streams)
 
     class Profiler(Process):
         made: list[Process] = []  # noqa: RUF012
@@ -99,32 +106,42 @@ def profilers() -> list[Process]:
 
 def test_every_executor_is_used_once_and_ended(bench: Bench) -> None:
     for number in range(2 * benches.AT_ONCE):  # places come back
-        with bench._executor() as running:
+        with bench._executor(PLANS) as running:
             assert running is executors()[number] and not executors()[number].ended
         settle(lambda number=number: executors()[number].ended)  # type: ignore[misc]
 
 
+def test_side_streams_get_an_executor_of_their_own(bench: Bench) -> None:
+    bench.expect(fakes.announced("rl"), 2)
+    settle(lambda: len(executors()) == 2)
+    with bench._executor([Plan(), Plan(has_side_streams=True)]) as running:  # type: ignore[list-item]
+        assert running is executors()[2] and executors()[2].observes
+    with bench._executor(PLANS) as running:
+        assert running is executors()[0] and not executors()[0].observes
+    assert bench._executors.expected == 0
+
+
 def test_executor_ends_even_where_the_lock_is_not_granted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    def never() -> Any:
+    def never(*, long: bool) -> Any:
         raise InfrastructureError("GPU-fake was not free within 600 s")
 
     for number in range(benches.AT_ONCE + 1):
         with monkeypatch.context() as patch:
-            with bench._executor():
+            with bench._executor(PLANS):
                 patch.setattr(bench._lock, "shared", never)
             settle(lambda number=number: executors()[number].ended)  # type: ignore[misc]
 
 
 def test_profilers_are_started_when_it_is_quiet(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(benches, "QUIET_S", 0.01)
-    with bench._executor():
+    with bench._executor(PLANS):
         pass
     settle(lambda: bench._at_work == 0)
     time.sleep(0.05)
     assert profilers() == []  # nobody has asked for one ever
     bench._profiles = True
-    with bench._executor():
-        with bench._executor():
+    with bench._executor(PLANS):
+        with bench._executor(PLANS):
             pass
         settle(lambda: bench._at_work == 1)
         time.sleep(0.05)
@@ -179,7 +196,7 @@ def test_where_many_come_no_profiler_is_started_ahead(bench: Bench) -> None:
 def test_failing_start_gives_its_place_back(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(benches.Executor, "failing", True, raising=False)
     for _ in range(2 * benches.AT_ONCE):
-        with pytest.raises(InfrastructureError, match="no room"), bench._executor():
+        with pytest.raises(InfrastructureError, match="no room"), bench._executor(PLANS):
             pass
 
 

@@ -104,7 +104,12 @@ class Fake:
         self._started: list[Executor] = []
 
     def start(
-        self, script: Sequence[str] = (), *, wrapper: Sequence[str] = (), env: Mapping[str, str] = {}
+        self,
+        script: Sequence[str] = (),
+        *,
+        side_streams: bool = True,
+        wrapper: Sequence[str] = (),
+        env: Mapping[str, str] = {},
     ) -> Executor:
         kernels = [
             f"kernel {name} {name.split('_')[0]} {' '.join(map(str, BEHAVIOURS[name.split('_')[0]]))}"
@@ -112,7 +117,7 @@ class Fake:
         ]
         self._script.write_text("\n".join([*kernels, *script]) + "\n")
         own = {"LD_LIBRARY_PATH": str(self._driver), "FAKE_CUDA": str(self._script), "FAKE_CUDA_LOG": str(self._log)}
-        executor = Executor.start(GPU, wrapper=wrapper, env={**own, **env})
+        executor = Executor.start(GPU, side_streams=side_streams, wrapper=wrapper, env={**own, **env})
         self._started.append(executor)
         return executor
 

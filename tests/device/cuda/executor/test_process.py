@@ -14,7 +14,7 @@ import pytest
 
 from ptxgym.device.cuda import wire
 from ptxgym.device.cuda.executor import Call, Executor
-from ptxgym.errors import InfrastructureError, WorkerDied
+from ptxgym.errors import InfrastructureError, UsageError, WorkerDied
 
 from .harness import GPU, MIB, Fake, launch, literal, plan, pointer
 
@@ -193,6 +193,23 @@ def test_no_secret_of_the_environment_reaches_it(fake: Fake, monkeypatch: pytest
     said = executor.close()
     assert "CUDA_VISIBLE_DEVICES=GPU-fake" in said
     assert "hidden" not in said
+
+
+def test_side_streams_need_queues(fake: Fake) -> None:
+    on_two = COPY.model_copy(update={"operations": (*COPY.operations, launch("hang", stream=3))})
+    said = {}
+    for side_streams in (True, False):
+        executor = fake.start(wrapper=("/bin/sh", "-c", 'env; "$@"', "wrapper"), side_streams=side_streams)
+        executor.ready()
+        if side_streams:
+            assert executor.load(fake.build(), [COPY, on_two]) is None
+        else:
+            with pytest.raises(UsageError, match="side_streams"):
+                executor.load(fake.build(), [COPY, on_two])
+            assert executor.load(fake.build(), [COPY]) is None
+        said[side_streams] = executor.close()
+    assert "CUDA_DEVICE_MAX_CONNECTIONS" not in said[True]
+    assert "CUDA_DEVICE_MAX_CONNECTIONS=1\n" in said[False]
 
 
 def test_it_ends_with_the_process_that_started_it(fake: Fake) -> None:
