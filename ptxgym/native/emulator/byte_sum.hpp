@@ -1,4 +1,4 @@
-// 8-bit floating-point elements of wgmma and mma.sync, and their sums by wgmma.
+// 8-bit floating-point elements of wgmma and mma.sync, and their sums by wgmma (those of mma.sync: mma.cpp).
 //
 // With them a Hopper tensor core keeps 13 binary places below the greatest exponent, and 13 of an fp32 result's mantissa; an
 // fp16 result is rounded from the sum itself. An H200 agrees bit for bit on tests/golden (wgmma/elements); MMA-Sim, arXiv

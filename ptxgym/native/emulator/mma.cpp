@@ -5,8 +5,9 @@
 // register r being block r of column `group`. Accumulator element i is row group + 8 (i / 2), column 2 member + i % 2.
 // All listed shapes follow this one rule.
 //
-// Floating-point sums follow matrix_sum.hpp. An H200 agrees bit for bit, but for 8-bit elements: it keeps as many places, adds
-// in an order that has not been found, and differs in the last bits. Doubles are summed by fma in ascending k; integers wrap, or saturate once with .satfinite. Bits are taken 32 at a time, as one element.
+// Floating-point sums follow matrix_sum.hpp; an H200 agrees bit for bit. Its tensor cores multiply bytes for wgmma alone: an
+// mma.sync of 8-bit floats becomes two of fp16 (byte_products). Doubles are summed by fma in ascending k; integers wrap, or
+// saturate once with .satfinite. Bits are taken 32 at a time, as one element.
 #include <algorithm>
 #include <limits>
 
@@ -80,7 +81,8 @@ T read_element(uint8_t type, uint32_t reg, int index);
 template <>
 Element read_element<Element>(uint8_t type, uint32_t reg, int index) {
   if (type == T_TF32) return tf32_element(reg);
-  if (type == T_E4M3) return e4m3_element(static_cast<uint8_t>(reg >> 8 * index));
+  if (type == T_E4M3)  // as fp16, in which its subnormal numbers are normal
+    return half_element(float_to_half(e4m3_element(static_cast<uint8_t>(reg >> 8 * index)).value));
   if (type == T_E5M2) return e5m2_element(static_cast<uint8_t>(reg >> 8 * index));
   const uint16_t bits = static_cast<uint16_t>(reg >> 16 * index);
   return type == T_BF16 ? bf16_element(bits) : half_element(bits);
@@ -140,6 +142,24 @@ struct Addend {
   }
 };
 
+// Rounded to the accumulator's type.
+float rounded(float value, uint8_t type) { return type == T_F16 ? half_to_float(float_to_half(value)) : value; }
+
+// One result of 8-bit elements, as ptxas builds it for sm_90a and sm_100a: fp16 products over the elements in the lower halves
+// of all registers, from zero; onto that, over those in the upper halves; C is added last, rounded to nearest. Each step
+// rounds to the type of D. An H200 agrees bit for bit on tests/golden (mma/e4m3, mma/e5m2).
+float byte_products(int k, const Element* a, const Element* b, float addend, uint8_t type) {
+  float total = 0;
+  for (int upper = 0; upper < 2; ++upper) {
+    const auto at = [=](int i) { return i / 2 * 4 + i % 2 + 2 * upper; };
+    const auto from_a = [=](int i) { return a[at(i)]; };
+    const auto from_b = [=](int i) { return b[at(i)]; };
+    total = rounded(tensor_core_sum(k / 2, from_a, from_b, total, upper), type);
+  }
+  const float sum = total + addend;
+  return std::isnan(sum) ? bits_as<float>(TENSOR_CORE_NAN) : sum;
+}
+
 Step mma_float(Cta& cta, Warp& warp, const Inst& inst, uint32_t) {
   const Shape shape = shape_of(inst.imm);
   Operands<Element> operands;
@@ -147,6 +167,8 @@ Step mma_float(Cta& cta, Warp& warp, const Inst& inst, uint32_t) {
   const Addend c(cta, warp, inst, Operands<Element>::registers(inst, shape));
   const int32_t* d = cta.pool(inst.vec);
   const auto sum = [&](int row, int column, float addend) {
+    if (is_byte_float(inst.stype))
+      return byte_products(shape.k, operands.a[row], operands.b[column], addend, inst.type);
     const auto a = [&](int k) { return operands.a[row][k]; };
     const auto b = [&](int k) { return operands.b[column][k]; };
     return tensor_core_sum(shape.k, a, b, addend, true);

@@ -170,6 +170,63 @@ def test_eight_bit_floats_are_exact_for_whole_numbers(kinds: tuple[str, str], sh
     np.testing.assert_array_equal(product(form, (m * k // 128, n * k // 128, count, count), words), expected)
 
 
+def byte_sum(shape: str, result: str, terms: dict[int, tuple[float, float]], addend: float) -> NDArray[np.uint32]:
+    """Bits of D, all elements alike, of e4m3 products: `terms` gives the factors at their k, `addend` is every C."""
+    m, n, k = extents(shape)
+    table = small_floats("e4m3")
+    a, b = np.zeros((m, k), np.uint8), np.zeros((n, k), np.uint8)
+    for at, factors in terms.items():
+        a[:, at], b[:, at] = (int(np.flatnonzero(table == factor)[0]) for factor in factors)
+    kind, count = (np.float16, m // 8) if result == "f16" else (np.float32, m // 4)
+    c = np.full((32, m // 4), addend, kind).view(np.uint32)
+    words = np.concatenate(
+        [pack(a, a_place(shape, 8), m * k // 32, 8), pack(b, b_place(8), n * k // 32, 8), c], axis=1
+    )
+    form = f"mma.sync.aligned.{shape}.row.col.{result}.e4m3.e4m3.{result}"
+    return np.unique(product(form, (m * k // 128, n * k // 128, count, count), words))
+
+
+@pytest.mark.parametrize("shape", ["m16n8k16", "m16n8k32"])
+def test_lower_halves_of_registers_are_summed_before_upper_halves(shape: str) -> None:
+    """2^16 and 2^-8 need 25 bits, of which fp32 keeps 24 between the steps; within a step 25 places are kept."""
+    large, small = {0: (256.0, 256.0), 2: (256.0, -256.0)}, (2.0**-8, 1.0)
+    last = extents(shape)[2] - 1  # k = 1, 5, … lie in lower halves, 3, 7, … in upper ones
+    for at, kept in ((1, 0.0), (last - 2, 0.0), (3, 2.0**-8), (last, 2.0**-8)):
+        assert byte_sum(shape, "f32", {**large, at: small}, 0).view(np.float32).tolist() == [kept]
+
+
+def test_the_addend_of_eight_bit_products_comes_last_and_is_rounded_to_nearest() -> None:
+    one = {0: (1.0, 1.0)}
+    assert byte_sum("m16n8k32", "f32", one, 1.5 * 2.0**-24).view(np.float32).tolist() == [1 + 2.0**-23]
+    assert byte_sum("m16n8k32", "f32", one, 2.0**-24).view(np.float32).tolist() == [1.0]  # a tie goes to even
+    cancelled = {0: (256.0, 256.0), 1: (256.0, -256.0)}  # no large term is beside the addend
+    assert byte_sum("m16n8k32", "f32", cancelled, 2.0**-30).view(np.float32).tolist() == [2.0**-30]
+
+
+def test_half_results_of_eight_bit_products_are_rounded_after_each_half() -> None:
+    def half(terms: dict[int, tuple[float, float]], addend: float) -> list[float]:
+        return np.unique(byte_sum("m16n8k32", "f16", terms, addend).view(np.float16)).tolist()
+
+    one = (1.0, 1.0)
+    assert half({0: (64.0, 32.0), 1: one, 2: one}, 0) == [2048.0]  # 2049 is a tie, twice
+    assert half({0: (64.0, 32.0), 2: one, 3: one}, 0) == [2050.0]
+    assert half({0: (64.0, 32.0), 2: one}, 1.0) == [2048.0]
+    assert half({0: (256.0, 256.0)}, -16.0) == [np.inf]  # 65536 is infinite before the addend is there
+
+
+def test_infinite_sums_of_eight_bit_products_give_the_canonical_nan() -> None:
+    a, b = np.zeros((16, 16), np.uint8), np.zeros((8, 16), np.uint8)
+    a[:, 2], b[:, 2] = 0x7C, 0x3C  # of e5m2: infinity, one
+    words = np.concatenate(
+        [pack(a, a_place("m16n8k16", 8), 8, 8), pack(b, b_place(8), 4, 8), np.full((32, 4), 0xFF800000, np.uint32)],
+        axis=1,
+    )
+    form = "mma.sync.aligned.m16n8k16.row.col.f32.e5m2.e5m2.f32"
+    assert np.unique(product(form, (2, 1, 4, 4), words)).tolist() == [0x7FFFFFFF]
+    words[:, 3:] = 0x3F800000
+    assert np.unique(product(form, (2, 1, 4, 4), words)).tolist() == [0x7F800000]
+
+
 @pytest.mark.parametrize("shape", ["m8n8k4", "m16n8k4", "m16n8k8", "m16n8k16"])
 def test_doubles(shape: str) -> None:
     m, n, k = extents(shape)

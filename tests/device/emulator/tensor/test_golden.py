@@ -7,7 +7,6 @@ hardware and emulator each lie within the bound of the PTX ISA.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -82,16 +81,7 @@ def test_later_products_and_rewritten_maps(conformance: Kernels, case: Case) -> 
     if case.name == "tensormap/type":  # the GPU raises "illegal instruction", and it is not known why
         assert ABOUT["status"][case.name] == 715
         return
-    if not re.match(r"mma/e[45]m[23]", case.name):
-        agrees(conformance, case)
-        return
-    run = conformance.run(case)  # sums in an order that has not been found: the last bits differ
-    kind = np.float16 if "half" in case.name else np.float32
-    output, measured = (x.view(kind).astype(np.float64) for x in (run.output, MEASURED[case.name]))
-    both = np.isfinite(output) & np.isfinite(measured)
-    scale = float(np.finfo(kind).eps) * (8 if kind is np.float32 else 2)
-    np.testing.assert_allclose(output[both], measured[both], rtol=scale, atol=scale * abs(measured[both]).max())
-    assert both.mean() > 0.05 and (output == measured)[both].mean() > 0.5
+    agrees(conformance, case)
 
 
 def agrees(conformance: Kernels, case: Case) -> None:
