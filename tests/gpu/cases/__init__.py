@@ -39,6 +39,7 @@ __all__ = [
     "MMA_FORMS",
     "SPREADS",
     "SWIZZLES",
+    "WAITING",
     "Case",
     "Map",
     "accumulation_cases",
@@ -62,6 +63,9 @@ __all__ = [
     "wgmma",
     "wgmma_cases",
 ]
+
+WAITING: tuple[str, ...] = (r"cvt\.pack", r"wgmma.*\.s32")
+"""Patterns of forms, and of names of their cases, that no GPU has run yet. When one has, the pattern goes."""
 
 
 def all_cases() -> list[Case]:

@@ -1,4 +1,4 @@
-"""wgmma with elements of 8 and 19 bits: every pair of types, A in registers, both results, and how sums are rounded."""
+"""wgmma with elements of 8 and 19 bits: every pair of types, A in registers, every result, and how sums are rounded."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ from numpy.typing import NDArray
 
 from tests.gpu.cases.model import Case
 from tests.gpu.cases.shapes import with_kernel
-from tests.gpu.cases.values import spread_words
+from tests.gpu.cases.values import random_bytes, spread_words
 from tests.gpu.cases.wgmma import B_START, IMAGE, dense, wgmma
 
 EIGHT_BITS = {"e4m3": (4, 3), "e5m2": (5, 2)}
 """Bits of the exponent and of the mantissa."""
 PAIRS = [("e4m3", "e4m3"), ("e4m3", "e5m2"), ("e5m2", "e4m3"), ("e5m2", "e5m2"), ("tf32", "tf32")]
 SPREADS = ("exact", "normal", "wide", "bits")
+INTEGER_PAIRS = [(a, b) for a in ("s8", "u8") for b in ("s8", "u8")]
+INTEGER_WIDTHS = (8, 16, 24, *range(32, 257, 16))
+"""PTX ISA 9.7.15.5.2."""
+ENDS = np.array([0, 1000, -1000, 2**31 - 5, -(2**31) + 5], np.int64)
 
 
 def element_bytes(spread: str, kind: str, count: int, seed: int) -> NDArray[np.uint8]:
@@ -50,6 +54,43 @@ def element_cases() -> Iterator[Case]:
             yield one(f"m64n16k{k}.f32.{a}.{b}", spread, in_registers=True)
     for form in ("m64n64k32.f32.e4m3.e4m3", "m64n256k32.f16.e5m2.e4m3", "m64n64k8.f32.tf32.tf32"):
         yield one(form, "exact", in_registers=False)
+    yield from integer_cases()
+
+
+def integer_cases() -> Iterator[Case]:
+    """Any bytes, and accumulators of which many overflow: every pair of types, then every width."""
+    for a, b in INTEGER_PAIRS:
+        for limit in ("", ".satfinite"):
+            for in_registers in (False, True):
+                yield whole(f"m64n8k32{limit}.s32.{a}.{b}", in_registers=in_registers)
+    for width in INTEGER_WIDTHS[1:]:
+        yield whole(f"m64n{width}k32.s32.s8.u8")
+    for width in (48, 128, 256):
+        yield whole(f"m64n{width}k32.satfinite.s32.u8.s8", in_registers=True)
+    yield whole("m64n24k32.satfinite.s32.s8.s8", scale_d=0)
+
+
+def whole(form: str, *, in_registers: bool = False, scale_d: int = 1) -> Case:
+    """One product of bytes; three rows of A and of B hold the ends of both types."""
+    registers, seed = int(form[4:].partition("k")[0]) // 2, sum(form.encode())
+    image = np.frombuffer(random_bytes(IMAGE, seed), np.uint8).copy()
+    for start in (0, B_START):
+        for row, byte in enumerate((0x80, 0xFF, 0x7F)):
+            image[start + 128 * row :][:128] = byte
+    name = f"wgmma/integers/{form}{'/registers' if in_registers else ''}{'' if scale_d else '/scale_d'}"
+    kernel = f"wgmma_{form.replace('.', '_')}{'_reg' if in_registers else ''}"
+    operands = (0 if in_registers else dense(0, "128B", False)), dense(B_START, "128B", False)
+    case = wgmma(name, kernel, *operands, registers=registers, image=image.tobytes(), scale_d=scale_d)
+    rng = np.random.default_rng(seed + 1)
+    start_values = rng.choice(ENDS, (128, registers)).astype(np.int32)
+    start_values[::2] = rng.integers(-(2**31), 2**31, (64, registers))
+    fragments = random_bytes(128 * 16, seed + 2) if in_registers else b""
+    return with_kernel(
+        replace(case, input=image.tobytes() + start_values.tobytes() + fragments),
+        form,
+        registers,
+        in_registers=in_registers,
+    )
 
 
 def one(form: str, spread: str, *, in_registers: bool) -> Case:

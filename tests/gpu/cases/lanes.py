@@ -59,7 +59,7 @@ MORE = (
 NOT_HERE = (
     r"^(?:activemask|elect|bar\.warp|mov)|\.cc\b|addc|subc|madc"  # the warp's shape; carry chains: see MORE
     r"|cache_hint|\.nc|128\b|\.v8|ldu|\.f32x2|e2m[13]x2|e3m2x2|ue8m0"  # policies, 128-bit registers, other generations
-    r"|^cvt\S*(?:\.rs\.|\.pack\.)|^redux\S*\.f32"  # of sm_100a; cvt.pack is not measured
+    r"|^cvt\S*\.rs\.|^redux\S*\.f32"  # of sm_100a
     r"|\.local|\.param|\.const|\[\d"  # spaces in which no cell lies: an address of global memory means nothing there
 )
 """Forms of the table that need more than their operands."""
@@ -310,6 +310,8 @@ def restricted(instruction: str, values: list[NDArray[np.uint64]]) -> list[NDArr
         a, b = a & limit, b & limit
     if name == "fns":
         b, c = b % np.uint64(32), (c % np.uint64(65) + np.uint64(2**32 - 32)) % np.uint64(2**32)
+    if ".pack." in instruction:
+        a, b = near_limits(a, kind_of_pack(instruction)), near_limits(b, kind_of_pack(instruction))
     if name == "shfl":
         c = c & np.uint64(0x1F1F)
     if name in ("shfl", "vote", "match", "redux"):
@@ -317,3 +319,18 @@ def restricted(instruction: str, values: list[NDArray[np.uint64]]) -> list[NDArr
     if name == "match":
         a = a % np.uint64(3)
     return [a, b, c, e]
+
+
+def kind_of_pack(instruction: str) -> str:
+    """Return the type to which `cvt.pack` limits, such as `u8`."""
+    return instruction.split(".")[3]
+
+
+def near_limits(values: NDArray[np.uint64], kind: str) -> NDArray[np.uint64]:
+    """Return signed words of every magnitude, and among them the ends of an integer type and their neighbours."""
+    bits, low = int(kind[1:]), -(1 << int(kind[1:]) - 1) if kind[0] == "s" else 0
+    found = values.astype(np.uint32).view(np.int32).astype(np.int64) >> (np.arange(len(values)) * 7 % 32)
+    ends = np.array([end + step for end in (low, low + (1 << bits) - 1, 0) for step in (-2, -1, 0, 1, 2)])
+    chosen = values % np.uint64(3) == 0
+    found[chosen] = ends[(values[chosen] >> np.uint64(8)) % np.uint64(len(ends))]
+    return (found & 0xFFFFFFFF).astype(np.uint64)

@@ -34,11 +34,12 @@ def shape_cases() -> Iterator[Case]:
 def with_kernel(case: Case, form: str, registers: int, *, in_registers: bool = False) -> Case:
     """Return the case with the PTX of its kernel: as `run_wgmma` of `conformance/wgmma.cuh` has it, for one step.
 
-    `form` is shape and types, such as `m64n8k16.f32.bf16.bf16`; only elements of 16 bits have a choice of majors.
+    `form` is shape, `.satfinite` and types, such as `m64n8k16.f32.bf16.bf16`; only elements of 16 bits have a choice of
+    majors, only those of floats one of signs.
     """
-    _, result, elements, _ = form.split(".")
+    result, elements = form.split(".")[-3:-1]
     accumulators = [f"acc{i}" for i in range(registers)]
-    kind, copies = ("b32" if result == "f16" else "f32"), IMAGE // 16 // 128
+    kind, copies = ("f32" if result == "f32" else "b32"), IMAGE // 16 // 128
     lines = [f".visible .entry {case.kernel}(.param .align 128 .b8 params[256])", ".maxntid 128", "{"]
     lines += [f".reg .{kind} {', '.join(accumulators)};", ".reg .b32 tid, image, low, at, w0, w1, w2, w3, keep;"]
     lines += [".reg .b64 in, out, from, place, a, b, base;", ".reg .pred scale, more;"]
@@ -58,8 +59,10 @@ def with_kernel(case: Case, form: str, registers: int, *, in_registers: bool = F
     lines += ["ld.param.u64 b, [params+224];", "add.u64 b, b, base;", "ld.param.u32 keep, [params+160];"]
     lines += ["setp.ne.u32 scale, keep, 0;", "wgmma.fence.sync.aligned;"]
     matrix_a = "{w0, w1, w2, w3}" if in_registers else "a"
+    signs = "" if result == "s32" else ", 1, 1"
     majors = "" if elements not in ("f16", "bf16") else ", 0" if in_registers else ", 0, 0"
-    lines += [f"wgmma.mma_async.sync.aligned.{form} {{{', '.join(accumulators)}}}, {matrix_a}, b, scale, 1, 1{majors};"]
+    operands = f"{{{', '.join(accumulators)}}}, {matrix_a}, b, scale{signs}{majors}"
+    lines += [f"wgmma.mma_async.sync.aligned.{form} {operands};"]
     lines += ["wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 0;", "add.u64 out, out, place;"]
     lines += [f"st.global.{kind} [out+{4 * i}], {name};" for i, name in enumerate(accumulators)]
     text = "\n".join([*lines, "ret;", "}"]) + "\n"

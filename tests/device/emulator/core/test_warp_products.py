@@ -179,9 +179,7 @@ def byte_sum(shape: str, result: str, terms: dict[int, tuple[float, float]], add
         a[:, at], b[:, at] = (int(np.flatnonzero(table == factor)[0]) for factor in factors)
     kind, count = (np.float16, m // 8) if result == "f16" else (np.float32, m // 4)
     c = np.full((32, m // 4), addend, kind).view(np.uint32)
-    words = np.concatenate(
-        [pack(a, a_place(shape, 8), m * k // 32, 8), pack(b, b_place(8), n * k // 32, 8), c], axis=1
-    )
+    words = np.concatenate([pack(a, a_place(shape, 8), m * k // 32, 8), pack(b, b_place(8), n * k // 32, 8), c], axis=1)
     form = f"mma.sync.aligned.{shape}.row.col.{result}.e4m3.e4m3.{result}"
     return np.unique(product(form, (m * k // 128, n * k // 128, count, count), words))
 

@@ -7,6 +7,7 @@ hardware and emulator each lie within the bound of the PTX ISA.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 from ptxgym.device.emulator.core import Outcome
 from tests.device.emulator.tensor.harness import Kernels
 from tests.gpu.cases import (
+    WAITING,
     Case,
     all_cases,
     copy_cases,
@@ -112,5 +114,9 @@ def test_the_file_names_the_gpu_and_holds_nothing_else() -> None:
     assert GOLDEN.stat().st_size < 700 * 1024
 
 
-def test_every_case_is_measured() -> None:
-    assert [case.name for case in all_cases() if case.name not in ABOUT["status"]] == []
+def test_every_case_is_measured_but_those_that_wait() -> None:
+    missing = [case.name for case in all_cases() if case.name not in ABOUT["status"]]
+    assert [name for name in missing if not any(re.search(pattern, name) for pattern in WAITING)] == []
+    for pattern in WAITING:
+        found = [case.name for case in all_cases() if re.search(pattern, case.name)]
+        assert found and set(found) <= set(missing), f"{pattern} is measured: take it from WAITING"

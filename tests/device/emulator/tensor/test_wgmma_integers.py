@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.device.emulator.tensor import reference
+from tests.device.emulator.tensor.harness import Kernels, succeeded
 from tests.device.emulator.tensor.reference import accumulator_places
 from tests.device.emulator.tensor.test_wgmma_elements import image, launched, text
+from tests.gpu.cases import IMAGE, Case
+from tests.gpu.cases.elements import integer_cases
 
 Matrix = NDArray[np.int64]
 RANGE = {"u8": (0, 256), "s8": (-128, 128)}
@@ -61,3 +65,41 @@ def test_overflow_wraps_or_is_limited(kinds: tuple[str, str]) -> None:
     np.testing.assert_array_equal(multiplied(kinds, a, b, c), exact.astype(np.int32))
     limited = multiplied(kinds, a, b, c, words=".satfinite")
     np.testing.assert_array_equal(limited, np.clip(exact, LEAST, GREATEST))
+
+
+def conformance_result(case: Case) -> NDArray[np.int32]:
+    """D of a case of `tests/gpu/cases/elements.py`, in fragments [128, registers], from its input alone."""
+    form = case.name.split("/")[2].split(".")
+    n, kinds = int(form[0][4:].partition("k")[0]), form[-2:]
+    memory = np.frombuffer(case.input, np.uint8)
+    before = memory[IMAGE:][: case.out_bytes].view(np.int32).reshape(128, n // 2)
+    if "registers" in case.name:
+        a = np.empty((64, 32), np.uint8)  # PTX ISA 9.7.15.5.1.1: four elements of 8 bits in a register
+        places = reference.thread_values(((4, 8, 4), (256, 1, 16)), ((4, 2, 2), (64, 8, 1024)), 64)
+        a[places] = memory[IMAGE + case.out_bytes :].reshape(128, 16)
+    else:  # K-major, the layout is that of 16 elements of 16 bits
+        a = reference.operand(memory, case.wide[0], 64, mn_major=False).view(np.uint8)
+    b = reference.operand(memory, case.wide[1], n, mn_major=False).view(np.uint8)
+    left, right = (
+        x.view(np.int8 if kind == "s8" else np.uint8).astype(np.int64) for x, kind in zip((a, b), kinds, strict=True)
+    )
+    exact = (left @ right.T)[accumulator_places(n)] + (0 if "scale_d" in case.name else before.astype(np.int64))
+    return (np.clip(exact, LEAST, GREATEST) if "satfinite" in form else exact).astype(np.int32)
+
+
+@pytest.mark.parametrize("case", list(integer_cases()), ids=lambda c: c.name)
+def test_the_cases_for_hardware(conformance: Kernels, case: Case) -> None:
+    run = conformance.run(case)
+    assert succeeded(run) and not run.codes()
+    np.testing.assert_array_equal(run.output.view(np.int32).reshape(128, -1), conformance_result(case))
+
+
+def test_the_cases_for_hardware_overflow_at_both_ends() -> None:
+    """Else they would not tell .satfinite from its absence."""
+    cases = {case.name: case for case in integer_cases()}
+    for kinds in PAIRS:
+        name = f"wgmma/integers/m64n8k32.s32.{'.'.join(kinds)}"
+        wrapped = conformance_result(cases[name])
+        limited = conformance_result(cases[name.replace(".s32", ".satfinite.s32")])
+        assert (wrapped != limited).any()
+        assert (limited == GREATEST).any() and (kinds == ("u8", "u8") or (limited == LEAST).any())
