@@ -17,6 +17,7 @@ from tests.gpu.cases.forms import form_cases
 from tests.gpu.cases.lanes import lane_cases
 from tests.gpu.cases.model import DATA_TYPES, FILLS, SWIZZLES, Case, Map
 from tests.gpu.cases.products import product_cases
+from tests.gpu.cases.proxies import proxy_cases
 from tests.gpu.cases.shapes import shape_cases
 from tests.gpu.cases.values import SPREADS, random_bytes, spread_words
 from tests.gpu.cases.warp import MMA_FORMS, mma, warp_cases
@@ -39,7 +40,6 @@ __all__ = [
     "MMA_FORMS",
     "SPREADS",
     "SWIZZLES",
-    "WAITING",
     "Case",
     "Map",
     "accumulation_cases",
@@ -55,6 +55,7 @@ __all__ = [
     "load",
     "mma",
     "product_cases",
+    "proxy_cases",
     "random_bytes",
     "shape_cases",
     "spread_words",
@@ -64,15 +65,12 @@ __all__ = [
     "wgmma_cases",
 ]
 
-WAITING: tuple[str, ...] = (r"cvt\.pack", r"wgmma.*\.s32")
-"""Patterns of forms, and of names of their cases, that no GPU has run yet. When one has, the pattern goes."""
-
 
 def all_cases() -> list[Case]:
     """Every case of the golden file; names are unique."""
     families = (
         copy_cases, form_cases, wgmma_cases, shape_cases, element_cases, warp_cases, lane_cases, cluster_cases,
-        product_cases,
+        product_cases, proxy_cases,
     )  # fmt: skip
     cases = [case for family in families for case in family()]
     assert len({case.name for case in cases}) == len(cases)

@@ -42,6 +42,9 @@ PRODUCTS = {
     "e4m3_e5m2_k16": Product("m16n8k16.row.col.f32.e4m3.e5m2.f32", (2, 1, 4, 4), "e4m3", "f32"),
     "e4m3_half_k32": Product("m16n8k32.row.col.f16.e4m3.e4m3.f16", (4, 2, 2, 2), "e4m3", "f16"),
     "e5m2_half_k16": Product("m16n8k16.row.col.f16.e5m2.e5m2.f16", (2, 1, 2, 2), "e5m2", "f16"),
+    "e4m3_k16": Product("m16n8k16.row.col.f32.e4m3.e4m3.f32", (2, 1, 4, 4), "e4m3", "f32"),
+    "e5m2_e4m3_k32": Product("m16n8k32.row.col.f32.e5m2.e4m3.f32", (4, 2, 4, 4), "e5m2", "f32"),
+    "e4m3_e5m2_half_k32": Product("m16n8k32.row.col.f16.e4m3.e5m2.f16", (4, 2, 2, 2), "e4m3", "f16"),
     "s4_m8": Product("m8n8k32.row.col.s32.s4.u4.s32", (1, 1, 2, 2), "bits"),
     "u4_k32": Product("m16n8k32.row.col.s32.u4.s4.s32", (2, 1, 4, 4), "bits"),
     "s4_k64": Product("m16n8k64.row.col.s32.s4.s4.s32", (4, 2, 4, 4), "bits"),
@@ -49,6 +52,8 @@ PRODUCTS = {
     "b1_m8_and": Product("m8n8k128.row.col.s32.b1.b1.s32.and.popc", (1, 1, 2, 2), "bits"),
     "b1_k128_and": Product("m16n8k128.row.col.s32.b1.b1.s32.and.popc", (2, 1, 4, 4), "bits"),
     "b1_k256_and": Product("m16n8k256.row.col.s32.b1.b1.s32.and.popc", (4, 2, 4, 4), "bits"),
+    "b1_m8_xor": Product("m8n8k128.row.col.s32.b1.b1.s32.xor.popc", (1, 1, 2, 2), "bits"),
+    "b1_k128_xor": Product("m16n8k128.row.col.s32.b1.b1.s32.xor.popc", (2, 1, 4, 4), "bits"),
     "b1_k256_xor": Product("m16n8k256.row.col.s32.b1.b1.s32.xor.popc", (4, 2, 4, 4), "bits"),
     "f64_m8": Product("m8n8k4.row.col.f64.f64.f64.f64", (1, 1, 2, 2), "f64", "f64", 8),
     "f64_k4": Product("m16n8k4.row.col.f64.f64.f64.f64", (2, 1, 4, 4), "f64", "f64", 8),
@@ -123,6 +128,8 @@ class Wmma:
     factor: str
     result: str
     layouts: tuple[str, str, str] = ("row", "col", "row")
+    limit: str = ""
+    """`.satfinite`, or nothing."""
 
     def registers(self, elements: int, kind: str, is_factor: bool) -> int:
         if kind == "f16" and is_factor:
@@ -141,6 +148,13 @@ WMMA = {
     "s8": Wmma("m16n16k16", "s8", "s32"),
     "u8_m8": Wmma("m8n32k16", "u8", "s32", ("col", "row", "col")),
     "f64": Wmma("m8n8k4", "f64", "f64"),
+    "bf16_m8": Wmma("m8n32k16", "bf16", "f32", ("row", "row", "col")),
+    "bf16_m32": Wmma("m32n8k16", "bf16", "f32", ("col", "col", "row")),
+    "tf32_col": Wmma("m16n16k8", "tf32", "f32", ("col", "row", "col")),
+    "s8_m32": Wmma("m32n8k16", "s8", "s32", ("col", "col", "row")),
+    "u8_limited": Wmma("m16n16k16", "u8", "s32", ("col", "row", "row"), ".satfinite"),
+    "s8_limited": Wmma("m32n8k16", "s8", "s32", ("row", "col", "col"), ".satfinite"),
+    "f64_col": Wmma("m8n8k4", "f64", "f64", ("col", "row", "col")),
 }
 
 
@@ -159,10 +173,10 @@ def _wmma(name: str, wmma: Wmma, spread: str) -> Case:
         lines.append(f"add.u64 from, in, {at};")
         layout, kind = wmma.layouts[index], kinds[name_]
         lines.append(f"wmma.load.{name_}.sync.aligned.{layout}.{wmma.shape}.global.{kind} {lists[name_]}, [from];")
-        data.append(_elements(kind, extents[name_], spread, 80 + index))
+        data.append(_elements("ends" if wmma.limit and name_ == "c" else kind, extents[name_], spread, 80 + index))
         at += extents[name_] * BYTES[kind]
     factors = "" if wmma.factor == "f16" else f".{wmma.factor}.{wmma.factor}"
-    form = f"{wmma.layouts[0]}.{wmma.layouts[1]}.{wmma.shape}.{wmma.result}{factors}.{wmma.result}"
+    form = f"{wmma.layouts[0]}.{wmma.layouts[1]}.{wmma.shape}.{wmma.result}{factors}.{wmma.result}{wmma.limit}"
     lines.append(f"wmma.mma.sync.aligned.{form} {lists['c']}, {lists['a']}, {lists['b']}, {lists['c']};")
     lines.append(f"wmma.store.d.sync.aligned.{wmma.layouts[2]}.{wmma.shape}.global.{wmma.result} [out], {lists['c']};")
     kernel, size = f"wmma_{name}", extents["c"] * BYTES[wmma.result]
@@ -173,6 +187,8 @@ def _wmma(name: str, wmma: Wmma, spread: str) -> Case:
 def _elements(kind: str, count: int, spread: str, seed: int) -> bytes:
     if kind in ("s8", "u8"):
         return random_bytes(count, seed)
+    if kind == "ends":  # of s32, so near that sums overflow
+        return np.random.default_rng(seed).choice((-(2**31) + 5, 2**31 - 5), count).astype(np.int32).tobytes()
     if kind == "s32":
         return np.random.default_rng(seed).integers(-(2**20), 2**20, count).astype(np.int32).tobytes()
     if kind == "f64":

@@ -54,6 +54,18 @@ BULK_REDUCE(dec, u32, "dec.u32")
 BULK_REDUCE(and, b32, "and.b32")
 BULK_REDUCE(or, b64, "or.b64")
 BULK_REDUCE(xor, b32, "xor.b32")
+BULK_REDUCE(add, s32, "add.s32")
+BULK_REDUCE(min, u32, "min.u32")
+BULK_REDUCE(min, u64, "min.u64")
+BULK_REDUCE(min, s64, "min.s64")
+BULK_REDUCE(min, f16, "min.f16")
+BULK_REDUCE(max, u32, "max.u32")
+BULK_REDUCE(max, s32, "max.s32")
+BULK_REDUCE(max, s64, "max.s64")
+BULK_REDUCE(max, bf16, "max.bf16")
+BULK_REDUCE(and, b64, "and.b64")
+BULK_REDUCE(or, b32, "or.b32")
+BULK_REDUCE(xor, b64, "xor.b64")
 
 #define TENSOR_REDUCE(OP)                                                                                      \
   extern "C" __global__ void tensor_reduce_##OP(const __grid_constant__ Params p) {                            \

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from tests.device.emulator.tensor import reference
 from tests.device.emulator.tensor.harness import Kernels, succeeded
-from tests.gpu.cases import MMA_FORMS, Case, mma, random_bytes, warp_cases
+from tests.gpu.cases import MMA_FORMS, Case, mma, product_cases, random_bytes, warp_cases
+from tests.gpu.cases.products import WMMA
 
 MOVES = [c for c in warp_cases() if c.kernel not in MMA_FORMS]
 
@@ -73,3 +74,31 @@ def test_mma_fragments_cover_each_element_once() -> None:
             where = reference.thread_values((reference.WARP, threads), values, rows)
             places = set(map(tuple, np.stack(where, axis=-1).reshape(-1, 2).tolist()))
             assert places == {(r, c) for r in range(rows) for c in range(k)}, (k, bits)
+
+
+WHOLE = [case for case in product_cases() if case.name.partition("wmma/")[2] in WMMA]
+
+
+@pytest.mark.parametrize("case", [c for c in WHOLE if WMMA[c.name[5:]].result == "s32"], ids=lambda c: c.name)
+def test_wmma_of_bytes(conformance: Kernels, case: Case) -> None:
+    """PTX ISA 9.7.14.4: matrices lie in memory by rows or by columns; sums wrap or, with .satfinite, are limited."""
+    wmma = WMMA[case.name[5:]]
+    m, rest = wmma.shape[1:].split("n")
+    n, k = rest.split("k")
+    sizes = [(int(m), int(k)), (int(k), int(n)), (int(m), int(n))]
+    data, at, matrices = np.frombuffer(case.input, np.uint8), 0, []
+    for shape, layout, kind in zip(sizes, wmma.layouts, (wmma.factor, wmma.factor, "s32"), strict=True):
+        element = np.dtype({"s8": np.int8, "u8": np.uint8, "s32": np.int32}[kind])
+        count = shape[0] * shape[1] * element.itemsize
+        values = data[at : at + count].view(element).astype(np.int64)
+        matrices.append(values.reshape(shape) if layout == "row" else values.reshape(shape[::-1]).T)
+        at += count
+    a, b, c = matrices
+    exact = c + a @ b
+    wrapped = exact.astype(np.int32)
+    want = np.clip(exact, -(2**31), 2**31 - 1).astype(np.int32) if wmma.limit else wrapped
+    assert bool(wmma.limit) == bool((wrapped != exact).any())
+    run = conformance.run(case)
+    assert succeeded(run)
+    lines = want if wmma.layouts[2] == "row" else want.T
+    np.testing.assert_array_equal(run.output.view(np.int32), lines.reshape(-1))
