@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from tests.gpu.cases.model import Case, Map
 from tests.gpu.cases.values import random_bytes, small_integers, spread_words
 
@@ -23,6 +25,7 @@ TENSOR = (
     ("add", "UINT32"), ("add", "INT64"), ("add", "FLOAT32"), ("add", "FLOAT32_FTZ"), ("add", "FLOAT64"),
     ("add", "FLOAT16"), ("add", "BFLOAT16"), ("min", "INT32"), ("min", "BFLOAT16"), ("max", "INT64"),
     ("max", "FLOAT16"), ("inc", "UINT32"), ("dec", "UINT32"), ("and", "UINT32"), ("or", "UINT64"), ("xor", "INT32"),
+    ("add", "UINT64"), ("and", "INT64"),
 )  # fmt: skip
 NAN_TYPES = {"FLOAT32": "f32", "FLOAT32_FTZ": "f32", "FLOAT64": "f64", "FLOAT16": "f16", "BFLOAT16": "bf16"}
 
@@ -65,6 +68,10 @@ def cluster_cases() -> Iterator[Case]:
         values = _values(nan, m.tensor_bytes, 70 + number) if nan else random_bytes(2 * m.tensor_bytes, 70 + number)
         yield Case(f"reduce/tensor/{op}/{kind}", f"tensor_reduce_{op}", 128, values, m.tensor_bytes,
                    (m.tensor_bytes, inner // 2, 3), map=m, nan_type=nan)  # fmt: skip
+    for kind in ("FLOAT32", "FLOAT32_FTZ"):
+        m = Map((32, 16), (16, 16), type=kind, over="out")
+        low = spread_words("low", "f32", (1024,), 115) & np.uint32(0x81FFFFFF)  # of four exponents, one of subnormals
+        yield Case(f"reduce/tensor/add/{kind}/low", "tensor_reduce_add", 128, low.tobytes(), 2048, (2048, 8, 3), map=m)
     m = Map((64, 32), (64, 16), swizzle="128B", over="out")
     whole = small_integers(2 * 64 * 32, 90, "bf16")
     yield Case("reduce/tensor/swizzled", "tensor_reduce_add", 128, whole, 4096, (4096, 0, 8), map=m)

@@ -50,6 +50,8 @@ MORE = (
     "atom.global.exch.b32 d32, [a64], b32",
     "atom.shared.cas.b64 d64, [a32], b64, c64",
     "red.global.add.noftz.v4.bf16x2 [a64], {x0, x1, x2, x3}",
+    "atom.global.add.f32 d32, [a64], b32",
+    "red.global.add.f32 [a64], b32",
     "redux.sync.min.s32 d32, a32, e32",
     "redux.sync.max.u32 d32, a32, e32",
     "redux.sync.and.b32 d32, a32, e32",

@@ -19,6 +19,7 @@ from tests.device.emulator.tensor.harness import Kernels
 from tests.gpu.cases import (
     Case,
     all_cases,
+    cluster_cases,
     copy_cases,
     element_cases,
     form_cases,
@@ -38,10 +39,14 @@ _LIST = GOLDEN.with_name("waiting.txt")
 WAITING = set(_LIST.read_text().splitlines()) if _LIST.exists() else set()
 """Names of cases that no GPU has run yet."""
 
+REPLAYED: set[str] = set()
+"""Names of the cases of all tests below."""
+
 
 def replayed(family: Callable[[], Any]) -> Any:
     """Parametrise by the cases of a family that the golden file holds."""
     cases = [case for case in family() if case.name in ABOUT["status"]]
+    REPLAYED.update(case.name for case in cases)
     return pytest.mark.parametrize("case", cases, ids=lambda c: c.name)
 
 
@@ -88,6 +93,11 @@ def test_later_products_and_rewritten_maps(conformance: Kernels, case: Case) -> 
     agrees(conformance, case)
 
 
+@replayed(cluster_cases)
+def test_clusters_and_reductions(conformance: Kernels, case: Case) -> None:
+    agrees(conformance, case)
+
+
 @replayed(proxy_cases)
 def test_fences_registers_and_addresses(conformance: Kernels, case: Case) -> None:
     agrees(conformance, case)
@@ -119,6 +129,10 @@ def test_the_file_names_the_gpu_and_holds_nothing_else() -> None:
     assert "H200" in ABOUT["device"]
     assert set(ABOUT["status"]) <= {case.name for case in all_cases()}
     assert GOLDEN.stat().st_size < 700 * 1024
+
+
+def test_everything_that_is_measured_is_replayed() -> None:
+    assert set(ABOUT["status"]) == REPLAYED
 
 
 def test_every_case_is_measured_or_waits_for_a_gpu() -> None:
