@@ -114,6 +114,28 @@ def test_side_streams_run_beside_each_other(run: Run, gpu: Gpu, built: Build) ->
         executor.load(built, [planned(gpu, built, 21)])
 
 
+def test_a_process_takes_submissions_one_after_another(gpu: Gpu, built: Build) -> None:
+    def free_bytes() -> int:
+        return int(cupy.cuda.Device(0).mem_info[0])
+
+    cupy = pytest.importorskip("cupy")
+    plan, times, left = planned(gpu, built, 6), [], []
+    executor = Executor.start(gpu, side_streams=False)
+    executor.ready()
+    for _ in range(8):
+        assert executor.load(built, [plan]) is None
+        out = np.zeros(N, np.int32)
+        assert isinstance(executor.call(0, {"A": A}, {"C": out}, timeout_s=20, poison={"C": POISON}), Call)
+        assert out[:6].tolist() == [0, 40, 2, 0, 77, 6]  # no variable is as another context left it
+        started = time.perf_counter()
+        executor = executor.renewed()
+        times.append(time.perf_counter() - started)
+        left.append(free_bytes())
+    executor.close()
+    print(f"\nrenewed in {min(times):.3f} to {max(times):.3f} s; bytes free {min(left[1:])} to {max(left[1:])}")
+    assert max(left[1:]) - min(left[1:]) < 8 << 20
+
+
 def test_clusters_that_are_compiled_in(run: Run) -> None:
     assert ok(run(3))[:32].tolist() == [2] * 32
 

@@ -144,12 +144,13 @@ class Bench:
     def _executor(self, plans: Sequence[LaunchPlan]) -> Iterator[Executor]:
         self._places.acquire()
         self._came()
+        one_stream = not any(plan.has_side_streams for plan in plans)
         try:
-            if any(plan.has_side_streams for plan in plans):
-                self._executors.expect(-1)  # what waits is for plans of one stream
-                running = self._start_executor(side_streams=True)
-            else:
+            if one_stream:
                 running = self._executors.take()
+            else:
+                self._executors.expect(-1)  # what waits has one queue
+                running = self._start_executor(side_streams=True)
         except BaseException:
             self._places.release()
             self._left()
@@ -157,16 +158,28 @@ class Bench:
         try:
             yield running
         finally:  # taking a context down takes a tenth of a second, for which no verdict has to wait
-            threading.Thread(target=self._end_executor, args=(running,), daemon=True).start()
+            threading.Thread(target=self._end_executor, args=(running, one_stream), daemon=True).start()
 
-    def _end_executor(self, running: Executor) -> None:
+    def _end_executor(self, running: Executor, again: bool) -> None:
+        """End the executor; `again`: or have its process make a context for the next submission, where none is ready.
+
+        What a process costs the driver beside its context, it costs the driver of all GPUs of the machine.
+        """
         try:
+            if again and running.renewable and self._executors.put(lambda: self._renewed(running)):
+                return
             with contextlib.suppress(InfrastructureError), self._lock.shared(long=True):
                 running.kill()
             running.kill()  # where the lock was not granted; the dead stay dead
         finally:
             self._places.release()
             self._left()
+
+    def _renewed(self, running: Executor) -> Executor:
+        with contextlib.suppress(InfrastructureError), self._starting, self._lock.shared(long=True):
+            return running.renewed()
+        running.kill()  # whoever waits for its context must not suffer for what the last submission left
+        return self._start_executor()
 
     def _came(self) -> None:
         with self._mutex:

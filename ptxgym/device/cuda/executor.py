@@ -52,6 +52,8 @@ EXACT = {"PTXGYM_EXECUTOR_EXACT": "1"}
 
 Poison = np.uint8 | np.uint16 | np.uint32
 """What an output holds before a call: a value, as wide as its elements."""
+MOST_SUBMISSIONS = 100
+"""For one process after another, each in a context of its own; what a driver leaks with a context stays little."""
 _DEFAULT_POISON = np.uint8(0xFF)
 _DEVICE, _HOST = 0, 1
 _ONE_QUEUE = {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "CUDA_DEVICE_MAX_COPY_CONNECTIONS": "1"}
@@ -110,12 +112,14 @@ class Greeting:
 
 
 class Executor:
-    """One process, one submission; use it as a context manager, or call `close` or `kill` in the end."""
+    """One context for one submission; use it as a context manager, or call `close`, `kill` or `renewed` in the end."""
 
-    def __init__(self, process: ExecutorProcess, side_streams: bool = True) -> None:
-        """Take over a process that was started; see `start`."""
+    def __init__(self, process: ExecutorProcess, side_streams: bool = True, submissions: int = 1) -> None:
+        """Take over a process that was started, for the last of so many submissions; see `start`."""
         self._process = process
         self._side_streams = side_streams
+        self._submissions = submissions
+        self._flawless = True
         self._connected = False
         self._greeting: Greeting | None = None
         self._plans: tuple[LaunchPlan, ...] | None = None
@@ -173,8 +177,39 @@ class Executor:
             self._greeting = Greeting(version, l2_bytes, bool(pageable))
         return self._greeting
 
+    @property
+    def renewable(self) -> bool:
+        """Whether the process may have another submission, in another context.
+
+        Not after anything went wrong in it, nor where kernels reach its memory.
+        """
+        spared = self._greeting is not None and not self._greeting.pageable_access
+        return spared and self._flawless and self.usable and self._submissions < MOST_SUBMISSIONS
+
+    def renewed(self, timeout_s: float = 60) -> Executor:
+        """Give up the submission and its context, and return an executor with a new context in the same process.
+
+        This executor has ended then. The driver, which makes contexts one by one, is spared what a process costs it.
+
+        Raises:
+            InfrastructureError: if the new context does not come; the process is ended.
+            UsageError: if this executor is not renewable.
+        """
+        if not self.renewable:
+            raise UsageError("only a process in which all went well takes another submission; start another one")
+        self._close_files()
+        self._context_ended = True
+        successor = Executor(self._process, self._side_streams, self._submissions + 1)
+        successor._connected = True
+        try:
+            successor.ready(timeout_s)
+        except BaseException:
+            successor.kill()
+            raise
+        return successor
+
     def load(self, build: Build, plans: Sequence[LaunchPlan]) -> Failure | None:
-        """Load the submission: its module, function attributes and plans. Once per process.
+        """Load the submission: its module, function attributes and plans. Once per executor.
 
         Returns:
             None, or why it is refused (`launch_error`): by the driver, or since its kernels use the device's heap.
@@ -244,6 +279,7 @@ class Executor:
             if answer is wire.Answer.FAILED:
                 return self._failed(body, replayed)
             if answer is wire.Answer.OVERRUN:
+                self._flawless = False
                 number, before, distance_bytes = body.numbers("IBQ")
                 return overrun_failure(replayed, number, bool(before), distance_bytes)
             time_us, device_wall_us = self._expect(wire.Answer.CALLED, answer, body).numbers("dd")
@@ -377,6 +413,7 @@ class Executor:
         return body
 
     def _failed(self, body: wire.Reader, plan: LaunchPlan | None) -> Failure:
+        self._flawless = False
         stage, (result,), name, call, (index,) = (
             body.text(), body.numbers("i"), body.text(), body.text(), body.numbers("i"),
         )  # fmt: skip

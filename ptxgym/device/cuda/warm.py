@@ -1,4 +1,4 @@
-"""Processes that are started before they are needed: as many as evaluations are expected, or a few."""
+"""Processes that are made ready before they are needed: as many as evaluations are expected, or a few."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Warm(Generic[T]):
-    """A pool of things that are used once; safe to share among threads."""
+    """A pool of things that are used by one at a time; safe to share among threads."""
 
     def __init__(self, start: Callable[[], T], end: Callable[[T], object], most: int) -> None:
         """Make a pool; nothing is started yet.
@@ -44,7 +44,7 @@ class Warm(Generic[T]):
         return self._expected
 
     def take_waiting(self) -> T | None:
-        """Return the one that was started first, when it is ready; None where none was started.
+        """Return one that is ready, or the first that will be; None where none was started.
 
         Raises:
             InfrastructureError: if it does not start.
@@ -53,7 +53,9 @@ class Warm(Generic[T]):
             if self._closed:
                 raise InfrastructureError("the judge process is ending")
             self._expected = max(0, self._expected - 1)
-            first = self._waiting.popleft() if self._waiting else None
+            first = next((one for one in self._waiting if one.done()), self._waiting[0] if self._waiting else None)
+            if first is not None:
+                self._waiting.remove(first)
         return None if first is None else first.result()
 
     def fill(self) -> None:
@@ -61,13 +63,27 @@ class Warm(Generic[T]):
         self._start_missing(self._most)
 
     def take(self) -> T:
-        """Return the one that was started first, or start one now.
+        """Return one that was started, or start one now.
 
         Raises:
             InfrastructureError: if it does not start.
         """
         waiting = self.take_waiting()
         return self._start() if waiting is None else waiting
+
+    def put(self, renew: Callable[[], T]) -> bool:
+        """Have `renew` make one that waits out of one that was used, on this thread.
+
+        Returns:
+            Whether it was called: not where enough wait.
+        """
+        one: Future[T] = Future()
+        with self._mutex:
+            if self._closed or len(self._waiting) >= self._most:
+                return False
+            self._waiting.append(one)
+        self._run(one, renew)
+        return True
 
     def close(self) -> None:
         """End those that wait."""
@@ -84,10 +100,11 @@ class Warm(Generic[T]):
             started: list[Future[T]] = [Future() for _ in range(missing)]
             self._waiting.extend(started)
         for one in started:
-            threading.Thread(target=self._run, args=(one,), daemon=True).start()
+            threading.Thread(target=self._run, args=(one, self._start), daemon=True).start()
 
-    def _run(self, one: Future[T]) -> None:
+    @staticmethod
+    def _run(one: Future[T], start: Callable[[], T]) -> None:
         try:
-            one.set_result(self._start())
+            one.set_result(start())
         except BaseException as error:  # whoever takes it is told
             one.set_exception(error)

@@ -9,12 +9,13 @@ Requests, each answered by one frame, a good CALL by two:
 
 ====== = ======================================================================================================
 LOAD   1 `bytes` cubin, `u32` bytes of the largest stack frame, `list(text)` kernels, `list(text name, flag zeros)`
-         variables of the module, `list(plan)`; once per process
+         variables of the module, `list(plan)`; once per context
 REGION 2 `u32` id, `u8` kind (0 exported device memory, 1 file in host memory), `u64` bytes; brings the descriptor
 FORGET 3 `u32` id
 CALL   4 `u32` plan, `flag` flush, `flag` profile, `list(u32 buffer, u32 region)` inputs, the same for results,
          `list(u32 buffer, u32 width, u32 value)` poisons
-BEGIN  5 empty; the first request, before which the process does not touch the GPU
+BEGIN  5 empty; the first request, before which the process does not touch the GPU. Again: the submission, its context and
+         all that lies in it are given up, and a new context is made
 ====== = ======================================================================================================
 
 * plan: `list(text name, u8 role, u64 bytes)` buffers, `list(map)`, `list(function)`, `list(operation)`; the roles are

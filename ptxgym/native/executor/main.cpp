@@ -26,7 +26,7 @@ void send_overrun(Connection& connection, const Overrun& overrun, const std::str
 
 void answer(Connection& connection, Session& session, Printed& printed, Frame& frame) {
     switch (frame.request) {
-        case Request::begin: break;  // it has begun
+        case Request::begin: break;  // not within a submission
         case Request::load:
             session.load(read_job(frame.body));
             connection.send(Answer::done, Writer().number(static_cast<std::uint8_t>(session.reloads())));
@@ -58,28 +58,34 @@ void answer(Connection& connection, Session& session, Printed& printed, Frame& f
     throw Malformed("a request of no known type");
 }
 
-void serve(Connection& connection, Printed& printed) {
-    Frame frame{Request::load, Reader({}), -1};
-    if (!connection.receive(frame)) return;
+// Serves one submission, in a context of its own; whether another one begins.
+bool serve_one(Connection& connection, Printed& printed, Frame& frame) {
     if (frame.request != Request::begin) throw Malformed("a request before the one to begin");
     frame.body.end();
-    try {
-        Session session(printed);
-        warm_profiler_if_asked();
-        Writer body;
-        body.number(static_cast<std::int32_t>(session.driver_version()))
-            .number(static_cast<std::uint64_t>(session.l2_bytes()))
-            .number(static_cast<std::uint8_t>(session.pageable_access()));
-        connection.send(Answer::ready, body);
-        while (connection.receive(frame)) {
-            try {
-                answer(connection, session, printed, frame);
-            } catch (const DriverError& error) {
-                send_failure(connection, error, printed.text());
-            } catch (const Overrun& overrun) {
-                send_overrun(connection, overrun, printed.text());
-            }
+    Session session(printed);
+    warm_profiler_if_asked();
+    Writer body;
+    body.number(static_cast<std::int32_t>(session.driver_version()))
+        .number(static_cast<std::uint64_t>(session.l2_bytes()))
+        .number(static_cast<std::uint8_t>(session.pageable_access()));
+    connection.send(Answer::ready, body);
+    while (connection.receive(frame)) {
+        if (frame.request == Request::begin) return true;
+        try {
+            answer(connection, session, printed, frame);
+        } catch (const DriverError& error) {
+            send_failure(connection, error, printed.text());
+        } catch (const Overrun& overrun) {
+            send_overrun(connection, overrun, printed.text());
         }
+    }
+    return false;
+}
+
+void serve(Connection& connection, Printed& printed) {
+    Frame frame{Request::load, Reader({}), -1};
+    try {
+        for (bool more = connection.receive(frame); more;) more = serve_one(connection, printed, frame);
     } catch (const DriverError& error) {
         send_failure(connection, error, "");
     }

@@ -42,6 +42,10 @@ AddressSpace::AddressSpace(CUdevice device, std::uint64_t granularity_bytes)
     check(driver().cuMemAddressReserve(&base_, size_, 0, 0, 0), "cuMemAddressReserve");
 }
 
+AddressSpace::~AddressSpace() {
+    driver().cuMemAddressFree(base_, size_);
+}
+
 bool AddressSpace::is_free(CUdeviceptr address, std::uint64_t size) const {
     const auto next = taken_.lower_bound(address);
     if (next != taken_.end() && next->first < address + size + granularity_bytes_) return false;

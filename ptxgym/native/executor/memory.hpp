@@ -17,6 +17,9 @@ namespace executor {
 class AddressSpace {
 public:
     AddressSpace(CUdevice device, std::uint64_t granularity_bytes);
+    ~AddressSpace();
+    AddressSpace(const AddressSpace&) = delete;
+    AddressSpace& operator=(const AddressSpace&) = delete;
 
     CUdeviceptr take(std::uint64_t size);
     void give_back(CUdeviceptr address) { taken_.erase(address); }
@@ -59,6 +62,9 @@ private:
 class SlotPool {
 public:
     explicit SlotPool(AddressSpace& space) : space_(space) {}
+    ~SlotPool() { release_all(); }
+    SlotPool(const SlotPool&) = delete;
+    SlotPool& operator=(const SlotPool&) = delete;
 
     CUmemGenericAllocationHandle take(std::uint64_t size);
     void give_back(CUmemGenericAllocationHandle handle, std::uint64_t size) { free_[size].push_back(handle); }

@@ -30,14 +30,22 @@ CUevent new_event(unsigned flags) {
 
 }  // namespace
 
-Session::Session(Printed& printed) : printed_(printed) {
+Context::Context() {
     const Stage stage("start");
     check(driver().cuInit(0), "cuInit");
-    check(driver().cuDriverGetVersion(&driver_version_), "cuDriverGetVersion");
     check(driver().cuDeviceGet(&device_, 0), "cuDeviceGet");
     CUcontext context;
     check(driver().cuDevicePrimaryCtxRetain(&context, device_), "cuDevicePrimaryCtxRetain");
     check(driver().cuCtxSetCurrent(context), "cuCtxSetCurrent");
+}
+
+Context::~Context() {
+    driver().cuDevicePrimaryCtxRelease(device_);
+}
+
+Session::Session(Printed& printed) : printed_(printed), device_(context_.device()) {
+    const Stage stage("start");
+    check(driver().cuDriverGetVersion(&driver_version_), "cuDriverGetVersion");
     check(driver().cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, printf_bytes), "cuCtxSetLimit");
     check(driver().cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, device_heap_bytes), "cuCtxSetLimit");
     l2_bytes_ = attribute(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, device_);
@@ -59,7 +67,7 @@ Session::Session(Printed& printed) : printed_(printed) {
 }
 
 void Session::load(Job job) {
-    if (module_) throw Malformed("one process loads one submission");
+    if (module_) throw Malformed("one context takes one submission");
     module_ = std::make_unique<Module>(std::move(job.cubin), std::move(job.kernels), std::move(job.variables),
                                        main_);
     residue_ = std::make_unique<Residue>(device_, job.frame_bytes);

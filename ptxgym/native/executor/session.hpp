@@ -1,4 +1,4 @@
-// One submission in one process: what it was given, and its calls.
+// One submission in one context: what it was given, and its calls.
 #pragma once
 
 #include <functional>
@@ -29,6 +29,20 @@ struct Called {
 struct Overrun {
     std::uint32_t buffer;
     PrivateBuffer::Overrun place;
+};
+
+// The device's primary context; with it goes whatever was made in it and not freed.
+class Context {
+public:
+    Context();
+    ~Context();
+    Context(const Context&) = delete;
+    Context& operator=(const Context&) = delete;
+
+    CUdevice device() const { return device_; }
+
+private:
+    CUdevice device_ = 0;
 };
 
 class Session {
@@ -65,7 +79,8 @@ private:
     CUevent event(std::size_t number);
 
     Printed& printed_;
-    CUdevice device_ = 0;
+    Context context_;  // in front of all that lies in it
+    CUdevice device_;
     int driver_version_ = 0;
     int l2_bytes_ = 0;
     bool pageable_access_ = false;

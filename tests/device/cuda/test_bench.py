@@ -35,6 +35,7 @@ class Process:
 
     made: list[Process]
     failing = False
+    renewable = False
 
     def __init__(self, observes: bool = True) -> None:
         if self.failing:
@@ -49,6 +50,11 @@ class Process:
 
     def kill(self) -> None:
         self.ended = True
+
+    def renewed(self) -> Process:
+        successor = type(self)(self.observes)
+        successor.of = self  # type: ignore[attr-defined]
+        return successor
 
     close = kill
 
@@ -119,6 +125,28 @@ def test_side_streams_get_an_executor_of_their_own(bench: Bench) -> None:
     with bench._executor(PLANS) as running:
         assert running is executors()[0] and not executors()[0].observes
     assert bench._executors.expected == 0
+
+
+def test_process_in_which_all_went_well_is_used_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def use(*, well: bool) -> Process:
+        with bench._executor(PLANS) as running:
+            running.renewable = well  # type: ignore[misc]
+        settle(lambda: bench._at_work == 0)
+        return running  # type: ignore[return-value]
+
+    first = use(well=True)
+    second = use(well=False)
+    third = use(well=True)
+    assert second.of is first and not first.ended  # type: ignore[attr-defined]
+    assert second.ended and not hasattr(third, "of")
+
+    def lost(self: Process) -> Process:
+        raise InfrastructureError("the context did not come")
+
+    monkeypatch.setattr(Process, "renewed", lost)
+    fourth = use(well=True)
+    fifth = use(well=True)
+    assert fourth.of is third and fourth.ended and not hasattr(fifth, "of")  # type: ignore[attr-defined]
 
 
 def test_executor_ends_even_where_the_lock_is_not_granted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

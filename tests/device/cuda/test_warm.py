@@ -88,6 +88,22 @@ def test_failed_start_is_told_to_who_takes_it_and_to_nobody_else(factory: Factor
     assert factory.pool.take() == 1
 
 
+def test_what_was_used_is_made_ready_again_where_room_is_left(factory: Factory) -> None:
+    assert factory.pool.put(lambda: 70)
+    factory.gate.clear()
+    factory.pool.expect(2)  # one more starts, and does not come
+    assert not factory.pool.put(lambda: 71)
+    assert factory.pool.take() == 70
+    assert factory.pool.put(lambda: 72)
+    assert factory.pool.take() == 72  # is ready, and came after the one that is starting
+    factory.gate.set()
+    assert factory.pool.take() == 1
+    factory.pool.put(lambda: 73)
+    factory.pool.close()
+    assert factory.ended == [73]
+    assert not factory.pool.put(lambda: 74)
+
+
 def test_closing_ends_what_waits(factory: Factory) -> None:
     factory.pool.expect(2)
     settle(lambda: len(factory.started) == 2)

@@ -189,7 +189,7 @@ void behave(const Kernel& kernel, void** params) {
 extern "C" {
 
 CUresult cuInit(unsigned) {
-    read_script();
+    if (log_file == nullptr) read_script();
     return verdict("cuInit");
 }
 CUresult cuDriverGetVersion(int* version) {
@@ -203,6 +203,7 @@ CUresult cuDeviceGet(CUdevice* device, int) {
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute which, CUdevice) {
     static const std::map<int, int> known = {
         {CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, std::getenv("FAKE_CUDA_NO_GATE") ? 0 : 1},
+        {CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, std::getenv("FAKE_CUDA_PAGEABLE") ? 1 : 0},
         {CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, 3 << 20},
         {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 7},
         {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, 233472},
@@ -215,6 +216,10 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) {
     *context = nullptr;
     note("context %s", std::getenv("CUDA_VISIBLE_DEVICES"));
     return verdict("cuDevicePrimaryCtxRetain");
+}
+CUresult cuDevicePrimaryCtxRelease(CUdevice) {
+    note("context ends");
+    return CUDA_SUCCESS;
 }
 CUresult cuCtxSetCurrent(CUcontext) { return CUDA_SUCCESS; }
 CUresult cuCtxSetLimit(CUlimit limit, std::size_t value) {
@@ -308,6 +313,10 @@ CUresult cuMemAddressReserve(CUdeviceptr* address, std::size_t bytes, std::size_
     void* start = mmap(nullptr, bytes + granularity_bytes, PROT_NONE, reserved, -1, 0);
     if (start == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
     *address = (reinterpret_cast<CUdeviceptr>(start) + granularity_bytes - 1) / granularity_bytes * granularity_bytes;
+    return CUDA_SUCCESS;
+}
+CUresult cuMemAddressFree(CUdeviceptr, std::size_t bytes) {
+    note("free addresses %zu", bytes);
     return CUDA_SUCCESS;
 }
 CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t bytes, const CUmemAllocationProp*,

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from ptxgym.device.cuda import wire
-from ptxgym.device.cuda.executor import Call, Executor
+from ptxgym.device.cuda.executor import MOST_SUBMISSIONS, Call, Executor
 from ptxgym.errors import InfrastructureError, UsageError, WorkerDied
 
 from .harness import GPU, MIB, Fake, launch, literal, plan, pointer
@@ -134,6 +134,58 @@ def test_fifty_executors_leave_nothing_behind(fake: Fake) -> None:
     assert children() == processes
     assert descriptors() == files
     assert set(Path(os.environ.get("TMPDIR", "/tmp")).glob("ptxgym-*")) <= folders
+
+
+def test_a_process_takes_submissions_one_after_another_and_keeps_nothing(fake: Fake) -> None:
+    region = Exported(64, 1)
+    processes = children()
+    executor = fake.loaded(COPY)
+    files = []
+    for number in range(1, 6):
+        array, out = np.full(64, number, np.uint8), np.zeros(64, np.uint8)
+        assert isinstance(executor.call(0, {"A": array}, {"C": out, "A": region}, timeout_s=20), Call)
+        assert out.tolist() == [number] * 64
+        before, executor = executor, executor.renewed()
+        assert not before.usable and not before.renewable
+        assert len(fake.log("^context GPU-fake")) == number + 1
+        assert len(fake.log("^context ends")) == len(fake.log("^free addresses")) == number
+        assert len(fake.log("^load module")) == len(fake.log("^unload")) > 0
+        assert len(fake.log("^create|^import")) == len(fake.log("^release")) > 0
+        files.append((descriptors(), len(list(Path(f"/proc/{executor._process._peer}/fd").iterdir()))))
+        assert executor.load(fake.build(), [COPY]) is None
+    assert len(children() - processes) == 1
+    assert len(set(files)) == 1
+    executor.close()
+    os.close(region.fd)
+
+
+def test_a_process_in_which_something_went_wrong_takes_no_other_submission(fake: Fake) -> None:
+    array = np.zeros(64, np.uint8)
+    spoilt = [
+        fake.loaded(plan([], launch("fault", literal(700, 4)))),
+        fake.loaded(plan([("C", "output", 64)], launch("poke", pointer("C"), literal(64, 8), literal(1, 4)))),
+        fake.loaded(plan([], launch("hang"))),
+    ]
+    for executor in spoilt:
+        assert executor.renewable
+        assert not isinstance(executor.call(0, {}, {}, timeout_s=0.1), Call)
+    spoilt += [fake.loaded(COPY, env={"FAKE_CUDA_PAGEABLE": "1"}), fake.start()]
+    for executor in spoilt:
+        assert not executor.renewable
+        with pytest.raises(UsageError, match="start another one"):
+            executor.renewed()
+    executor = fake.loaded(COPY)
+    assert isinstance(executor.call(0, {"A": array}, {}, timeout_s=20), Call)
+    executor._submissions = MOST_SUBMISSIONS - 1
+    assert not executor.renewed().renewable
+
+
+def test_a_process_whose_next_context_does_not_come_is_ended(fake: Fake) -> None:
+    executor = fake.loaded(COPY, script=["fail cuDevicePrimaryCtxRetain 802 2"])
+    processes = children()
+    with pytest.raises(InfrastructureError, match="cuDevicePrimaryCtxRetain returned CUDA_ERROR_802"):
+        executor.renewed()
+    assert len(processes - children()) == 1
 
 
 def test_an_abandoned_executor_is_ended(fake: Fake) -> None:
