@@ -14,8 +14,8 @@ REGION 2 `u32` id, `u8` kind (0 exported device memory, 1 file in host memory), 
 FORGET 3 `u32` id
 CALL   4 `u32` plan, `flag` flush, `flag` profile, `list(u32 buffer, u32 region)` inputs, the same for results,
          `list(u32 buffer, u32 width, u32 value)` poisons
-BEGIN  5 empty; the first request, before which the process does not touch the GPU. Again: the submission, its context and
-         all that lies in it are given up, and a new context is made
+BEGIN  5 empty; the first request, before which the process does not touch the GPU. Once more: the submission, its
+         context and all that lies in it are given up, and a new context is made
 ====== = ======================================================================================================
 
 * plan: `list(text name, u8 role, u64 bytes)` buffers, `list(map)`, `list(function)`, `list(operation)`; the roles are
