@@ -140,8 +140,8 @@ struct BoxLoad : AsyncOp {
   }
 };
 
-// How reductions read the elements of a tensor map; T_NONE: not at all (PTX ISA 9.7.9.25.5.4, table of element types). PTX
-// has no add of s64, and an H200 faults on it (tests/golden, reduce/tensor/add/INT64).
+// How reductions read the elements of a tensor map; T_NONE: not at all (PTX ISA 9.7.9.25.5.4, table of element types). Of
+// INT64 an H200 takes least and greatest alone, and faults on a sum and on bits (tests/golden, reduce/tensor).
 uint8_t reduced_type(TensorType type, uint8_t op) {
   const bool sums = op == A_ADD, orders = op == A_MIN || op == A_MAX, wraps = op == A_INC || op == A_DEC;
   const bool bits = op == A_AND || op == A_OR || op == A_XOR;
@@ -149,7 +149,7 @@ uint8_t reduced_type(TensorType type, uint8_t op) {
     case TensorType::U32: return T_U32;
     case TensorType::S32: return sums || orders ? T_S32 : bits ? T_U32 : T_NONE;
     case TensorType::U64: return wraps ? T_NONE : T_U64;
-    case TensorType::S64: return orders ? T_S64 : bits ? T_U64 : T_NONE;
+    case TensorType::S64: return orders ? T_S64 : T_NONE;
     case TensorType::F16: return sums || orders ? T_F16 : T_NONE;
     case TensorType::BF16: return sums || orders ? T_BF16 : T_NONE;
     case TensorType::F32:

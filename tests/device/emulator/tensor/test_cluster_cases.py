@@ -109,13 +109,14 @@ def test_bulk_reductions_into_global_memory(conformance: Kernels, name: str) -> 
         same(case, got, want)
 
 
-NO_SUM = "reduce/tensor/add/INT64"
-ELSEWHERE = ("reduce/tensor/swizzled", NO_SUM)
+FAULTS = ("reduce/tensor/add/INT64", "reduce/tensor/and/INT64")
+ELSEWHERE = ("reduce/tensor/swizzled", *FAULTS)
 
 
-def test_signed_words_of_64_bits_are_not_added(conformance: Kernels) -> None:
-    """PTX ISA 9.7.9.25.4.3 lists no `.add.s64`; an H200 faults."""
-    run = conformance.run(CASES[NO_SUM])
+@pytest.mark.parametrize("name", FAULTS)
+def test_signed_words_of_64_bits_are_compared_alone(conformance: Kernels, name: str) -> None:
+    """PTX ISA 9.7.9.25.4.3 lists no `.add.s64`; an H200 faults, also on bits."""
+    run = conformance.run(CASES[name])
     assert run.launch.outcome == Outcome.RUNTIME_FAULT
     assert run.codes() == {"tma.reduction_type"}, run.codes()
 
