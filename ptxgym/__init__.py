@@ -5,9 +5,13 @@ Importing ptxgym registers every environment of `envs/` with Gymnasium, by strin
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from ptxgym.starting import end_at_interrupt
 
-from ptxgym.registration import add_content, make, register_at_import
+end_at_interrupt()  # before what takes long to import
+
+from typing import TYPE_CHECKING, Any  # noqa: E402
+
+from ptxgym.registration import add_content, make, register_at_import  # noqa: E402
 
 if TYPE_CHECKING:
     from ptxgym.env import KernelEnv

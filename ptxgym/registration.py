@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import gymnasium as gym
 
 from ptxgym import content
 from ptxgym.errors import ContentError, UnknownNameError, UsageError
+from ptxgym.starting import starts_command
 
 ENTRY_POINT = "ptxgym.env:KernelEnv"
 VECTOR_ENTRY_POINT = "ptxgym.vector:KernelVectorEnv"
@@ -54,14 +54,8 @@ def register_at_import() -> None:
     try:
         register_envs()
     except ContentError:
-        if not _starts_command():
+        if not starts_command():
             raise
-
-
-def _starts_command() -> bool:
-    """Whether this process is the command `ptxgym`, or `python -m`, which imports a package before its module."""
-    program = sys.argv[0] if sys.argv else ""
-    return program == "-m" or Path(program).name == "ptxgym"
 
 
 def add_content(path: str | Path) -> None:

@@ -142,3 +142,39 @@ def test_an_interrupt_while_waiting_is_one_line() -> None:
 def test_an_interrupt_while_commands_are_imported_is_one_line() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (130, "ptxgym: interrupted\n")
+
+
+SCRIPT = "import sys\nfrom ptxgym.cli import main\nsys.exit(main())\n"
+INTERRUPTED = "import signal, sys\nsys.stderr.write('importing\\n')\nsignal.raise_signal(signal.SIGINT)\n"
+
+
+def started(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    """Run Python with a Gymnasium whose import is interrupted, which is what takes longest before the command."""
+    (folder / "gymnasium.py").write_text(INTERRUPTED)
+    root = str(Path(ptxgym.__file__).parents[1])
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), root])}
+    return subprocess.run([sys.executable, *command], capture_output=True, text=True, env=env)
+
+
+def test_an_interrupt_before_the_command_can_treat_it_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "ptxgym").write_text(SCRIPT)
+    for command in ([str(tmp_path / "ptxgym"), "list"], ["-m", "ptxgym", "list"], ["-m", "ptxgym.cli", "list"]):
+        done = started(tmp_path, *command)
+        assert (done.returncode, done.stderr) == (130, "importing\nptxgym: interrupted\n"), command
+
+
+def test_other_programs_keep_their_interrupts(tmp_path: Path) -> None:
+    (tmp_path / "other").write_text("try:\n    import ptxgym\nexcept KeyboardInterrupt:\n    print('mine')\n")
+    spawned = "import sys\nsys.argv = ['/bin/ptxgym', 'eval']\n" + (tmp_path / "other").read_text()  # as its parent's
+    for command in ([str(tmp_path / "other")], ["-c", spawned]):
+        done = started(tmp_path, *command)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "mine\n", "importing\n"), command
+    done = started(tmp_path, "-m", "ptxgym.cluster.worker")
+    assert done.returncode == -signal.SIGINT and done.stderr.endswith("KeyboardInterrupt\n")
+
+
+def test_the_command_treats_its_interrupts_itself(tmp_path: Path) -> None:
+    ends = "import signal, sys\nfrom ptxgym.cli import main\ntry:\n    main()\nfinally:\n    "
+    (tmp_path / "ptxgym").write_text(ends + "print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)\n")
+    done = subprocess.run([sys.executable, str(tmp_path / "ptxgym"), "--version"], capture_output=True, text=True)
+    assert done.stdout == f"ptxgym {ptxgym.__version__}\nTrue\n"

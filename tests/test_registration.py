@@ -34,7 +34,7 @@ def test_import_adds_few_modules_and_none_that_is_heavy() -> None:
     added = done.stdout.split()
     assert not [name for name in added if name.partition(".")[0] in HEAVY]
     own = {name for name in added if name.startswith("ptxgym")}
-    assert own == {"ptxgym", "ptxgym.content", "ptxgym.errors", "ptxgym.registration"}
+    assert own == {"ptxgym", "ptxgym.content", "ptxgym.errors", "ptxgym.registration", "ptxgym.starting"}
     assert len(added) < 30
 
 
