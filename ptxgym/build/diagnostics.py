@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 from ptxgym.build.demangle import demangle_all
 from ptxgym.build.entry import ENTRY_FILE, SUBMISSION_FILE
+from ptxgym.build.hints import INVISIBLE_BREAK
 from ptxgym.build.ptx_lines import PtxLines
 from ptxgym.verdict import Diagnostic, Severity
 
@@ -35,7 +36,7 @@ _INCLUDED_FROM = re.compile(rf"(?:In file included| +) from {re.escape(SUBMISSIO
 _HOST_NO_LINE = re.compile(rf"(?:cc1plus|cc1|ld|as|collect2|nvcc)\s*:? *{_KIND}\s*: (?P<message>.*)")
 _PTXAS = re.compile(r"ptxas (?:\S+, line (?P<line>\d+); )?(?P<kind>error|fatal|warning|info)\s*: (?P<message>.*)")
 _PTXAS_CODE = re.compile(r"\(C\d+\)")
-_AROUND_LINE = re.compile(r" in around line (\d+)")
+_AROUND_LINE = re.compile(r" (?:in around|encountered on) line (\d+)")
 _CONTEXT_LINE = re.compile(r'at line (\d+)(?: of "?([^"\n]+?)"?)?$')
 _WARNING_FLAG = re.compile(r" \[-W[\w=+-]+\]$")
 _PTXAS_SUMMARY = ("Ptx assembly aborted due to errors",)
@@ -83,7 +84,7 @@ def read_messages(said: str, source: str, ptx: str | None = None) -> Report:
     lines = source.split("\n")
     entry_errors: list[str] = []
     groups: list[list[Diagnostic]] = []
-    for raw in _parse(said.splitlines(), PtxLines(ptx, lines) if ptx else None):
+    for raw in _parse(output_lines(said), PtxLines(ptx, lines) if ptx else None):
         if raw.file == ENTRY_FILE:
             if raw.severity is Severity.ERROR:
                 entry_errors.append(raw.message)
@@ -97,12 +98,18 @@ def read_messages(said: str, source: str, ptx: str | None = None) -> Report:
     return Report(_ordered(groups), tuple(dict.fromkeys(entry_errors)))
 
 
+def output_lines(said: str) -> list[str]:
+    """Return the lines of what tools printed; what they quote of the submission may hold U+2028, which ends none."""
+    return [line.removesuffix("\r") for line in said.split("\n")]
+
+
 def scrub(message: str) -> str:
     """Return `message` without folders, temporary names and mangled names."""
     message = _ABSOLUTE_PATH.sub(r"\1", message)
     message = _SUBMISSION_PATH.sub(SUBMISSION_FILE.lstrip("/"), message)
     message = _TEMPORARY.sub(lambda m: f"temporary{m.group(1) or ''}", message)
     message = demangle_all(message)
+    message = INVISIBLE_BREAK.sub(lambda m: f"U+{ord(m.group()):04X}", message)
     return message if len(message) <= MAX_MESSAGE_CHARS else message[:MAX_MESSAGE_CHARS] + " …"
 
 

@@ -9,6 +9,9 @@ _SENTENCE = re.compile(r"^[A-Z][\w'’-]*(?:[ ,]+[\w'’()/.-]+){3,}[ ]*[.:!]?$"
 _CODE = re.compile(r"[;{}=<>#]|::|->|\(\)")
 _STRAIGHT = {"“": '"', "”": '"', "„": '"', "‘": "'", "’": "'", "–": "-", "—": "-", "−": "-"}
 
+INVISIBLE_BREAK = re.compile("[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
+"""What a terminal or Python takes for the end of a line, and no compiler does."""
+
 
 def syntax_hint(source_line: str | None) -> str:
     """Return a sentence on what is wrong with the line of a syntax error, or nothing where it looks like code."""
@@ -18,6 +21,10 @@ def syntax_hint(source_line: str | None) -> str:
     for letter in line:
         if letter in _STRAIGHT:
             return f"the line holds the typographic character {letter} (U+{ord(letter):04X}): write {_STRAIGHT[letter]}"
+        if letter in "\x85\u2028\u2029":
+            name = unicodedata.name(letter, "next line").lower()
+            what = f"the invisible character U+{ord(letter):04X} ({name})"
+            return f"the line holds {what}: end the line by a plain newline"
         if unicodedata.category(letter) in ("Cf", "Zs") and letter != " ":
             name = unicodedata.name(letter, "an invisible character").lower()
             way_out = "remove it" if unicodedata.category(letter) == "Cf" else "write a plain space"

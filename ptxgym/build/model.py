@@ -7,6 +7,9 @@ from pathlib import Path
 
 from ptxgym.verdict import Diagnostic
 
+MAX_MODULE_BYTES = 1 << 30
+"""Most bytes that the variables of a module may have together: each run restores them."""
+
 
 @dataclass(frozen=True)
 class KernelResources:

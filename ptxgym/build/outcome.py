@@ -7,9 +7,10 @@ import resource
 import signal
 
 from ptxgym.build import entry
-from ptxgym.build.diagnostics import Report, read_messages, scrub
+from ptxgym.build.diagnostics import Report, output_lines, read_messages, scrub
 from ptxgym.build.elf import exported_functions
 from ptxgym.build.hints import syntax_hint
+from ptxgym.build.linking import link_error
 from ptxgym.build.nvcc import MAX_FILE_BYTES, MEMORY_BYTES, Products
 from ptxgym.errors import InfrastructureError, ToolchainError
 from ptxgym.sandbox import Completed
@@ -74,7 +75,7 @@ def judge_outcome(products: Products, text: str, declaration: str, timeout_s: fl
             f"no disk space left for the compiler in {products.ptx.parent}; free some there, or set PTXGYM_CACHE to a "
             "folder on a larger disk"
         )
-    return _compile_failure(products.said, report, text, declaration), report
+    return _compile_failure(products.said, report, text, declaration, products.ptx_text), report
 
 
 # How the CUDA front end and g++ say that evaluation at compile time went on for ever.
@@ -86,7 +87,7 @@ _ENDLESS = (
 )
 
 
-def _compile_failure(said: str, report: Report, text: str, declaration: str) -> Failure:
+def _compile_failure(said: str, report: Report, text: str, declaration: str, ptx: str | None = None) -> Failure:
     if not report.errors and report.entry_errors:
         if any(entry.is_linkage_conflict(message) for message in report.entry_errors):
             return _no_entry(text, declaration, linkage=True)
@@ -97,8 +98,12 @@ def _compile_failure(said: str, report: Report, text: str, declaration: str) -> 
         return _broke_down(text, int(internal["line"]))
     if _TOOL_DIED.search(_of_tools(said)) and not any(error.line for error in errors):
         return _broke_down(text, None)
+    if errors and all(error.message.startswith(_LINKER) for error in errors):
+        why, line = link_error(said, text, ptx)
+        at = f" at line {line}" if line else ""
+        return failure("build.link", f"The linker refused the file{at}: {why}", _at(text, line, why))
     if not errors:
-        first = next((line for line in said.splitlines() if line.strip()), "the compiler printed nothing")
+        first = next((line for line in output_lines(said) if line.strip()), "the compiler printed nothing")
         details = "; ".join(report.entry_errors) or scrub(first)
         return failure("build.crash", f"The compiler failed without an error of this file: {details}", ())
     if any(phrase in diagnostic.message for diagnostic in report.diagnostics for phrase in _ENDLESS):
@@ -115,6 +120,7 @@ def _compile_failure(said: str, report: Report, text: str, declaration: str) -> 
     return failure(code, f"{who}{at}: {first}{more}{f'; {hint}' if hint else ''}", report.diagnostics)
 
 
+_LINKER = "ld returned "
 _INTERNAL = re.compile(
     rf"^{re.escape(entry.SUBMISSION_FILE)}[:(](?P<line>\d+)[^\n ]* internal (?:compiler )?error: ", re.MULTILINE
 )
@@ -183,7 +189,7 @@ def _check_file_size_limit() -> None:
 
 def _of_tools(said: str) -> str:
     """Drop the lines in which a message about the submission may quote it."""
-    return "\n".join(line for line in said.splitlines() if not line.startswith((entry.SUBMISSION_FILE, " ")))
+    return "\n".join(line for line in output_lines(said) if not line.startswith((entry.SUBMISSION_FILE, " ")))
 
 
 def _ending_signal(completed: Completed, said: str) -> int:

@@ -60,7 +60,7 @@ def build(
     Returns:
         The build, or a `Failure` of stage `build` with one of the codes `build.syntax`, `build.ptxas`,
         `build.foreign_include`, `build.no_entry`, `build.wrong_signature`, `build.timeout`, `build.memory`,
-        `build.too_large_output`, `build.host_asm`, `build.crash`.
+        `build.too_large_output`, `build.host_asm`, `build.link`, `build.crash`.
 
     Raises:
         ToolchainError: if there is no usable CUDA or C++ compiler.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ptxgym.build.model import Build, KernelResources
+from ptxgym.build.model import MAX_MODULE_BYTES, Build, KernelResources
 from ptxgym.plan.model import (
     MAX_EDGES,
     MAX_STREAMS,
@@ -31,7 +31,6 @@ MAX_WORKSPACE_BYTES = 4 << 30
 """Sum of all workspaces: replay gives each its own range."""
 MAX_UPLOAD_BYTES = 16 << 20
 """Sum of all uploads."""
-MAX_MODULE_BYTES = 1 << 30
 """Sum of all variables of the module: they are restored before each replay."""
 TENSOR_MAP_BYTES = 128
 

@@ -192,6 +192,8 @@ def test_an_error_inside_asm_text_is_located_by_its_opcode(compile_text):
         ("int\u200b x;", "U+200B (zero width space): remove it"),
         ("int\u00a0x;", "U+00A0 (no-break space): write a plain space"),
         ("\u00a0int x;\u00a0", "U+00A0 (no-break space): write a plain space"),
+        ("int x;\u2028int y;", "U+2028 (line separator): end the line by a plain newline"),
+        ("int x;\x85", "U+0085 (next line): end the line by a plain newline"),
         (" \tint x;\r", ""),
         ("C[0] = missing;", ""),
         ("__global__ void fill(int n) {", ""),
@@ -203,6 +205,28 @@ def test_an_error_inside_asm_text_is_located_by_its_opcode(compile_text):
 def test_hints_on_lines_that_are_no_code(line, hint):
     found = syntax_hint(line)
     assert hint in found and bool(found) == bool(hint)
+
+
+@pytest.mark.parametrize("mark", ["\u2028", "\u2029", "\x85"])
+def test_what_ends_no_line_for_compilers_ends_no_message(compile_text, mark):
+    named = f"U+{ord(mark):04X}"
+    stray = compile_text(kernel(f"  n = 1;{mark} n = missing;"))
+    assert f"at line 3: extended character {named} is not valid in an identifier; the line holds" in stray.message
+    assert (stray.diagnostics[0].line, stray.diagnostics[0].source_line) == (3, f"  n = 1;{mark} n = missing;")
+    quoted = compile_text(f"// one{mark}two\n" + kernel(f"  /*{mark}*/ n = missing;"))
+    assert (
+        f'at line 4: identifier "missing" is undefined; the line holds the invisible character {named}'
+        in quoted.message
+    )
+    in_asm = compile_text(kernel(f'  n = 1;\n  asm volatile("mov{mark}.b32 %0, 1;" : "=r"(n));'))
+    assert "at line 4: Unexpected non-ASCII character" in in_asm.message and "on line" not in in_asm.message
+
+
+def test_a_message_quotes_the_submission_beyond_what_ends_no_line():
+    said = '/kernel.cu(2): error: static assertion failed with "so\u2028/kernel.cu(1): error: made up"\n'
+    assert [(d.line, d.message) for d in read_messages(said, "one\ntwo\n").errors] == [
+        (2, 'static assertion failed with "soU+2028kernel.cu(1): error: made up"')
+    ]
 
 
 def test_prose_around_the_code_is_called_so(compile_text):

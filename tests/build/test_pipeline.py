@@ -281,6 +281,34 @@ def test_what_writes_too_much_is_stopped(compile_text, monkeypatch):
     assert compile_text(text).code == "build.too_large_output"
 
 
+def test_variables_that_the_linker_cannot_place_are_named(compile_text):
+    declared = "#include <cuda_bf16.h>\n// big[1]\nnamespace {\n__device__ float small[1 << 20];\n"
+    declared += "__device__ float big[1ull << 30][2];\n}\n"
+    uses = KERNEL.replace("1.0f", "big[n][0] + small[n]")
+    failure = compile_text(declared + uses + RUN)
+    assert (failure.code, failure.status) == ("build.link", Status.COMPILE_ERROR)
+    assert "at line 5: the variables of the file are too large together (`big` has 8,589,934,592" in failure.message
+    assert "small" not in failure.message and failure.diagnostics[0].source_line == declared.split("\n")[4]
+    assert isinstance(compile_text(declared.replace("1ull << 30", "1ull << 20") + uses + RUN), Build)
+
+
+def test_host_variables_that_the_linker_cannot_place_are_told(compile_text):
+    failure = compile_text(GOOD + "static char huge[5ull << 30];\nchar* other() { return huge; }\n")
+    assert failure.code == "build.link" and "the variables of the file are too large together; " in failure.message
+
+
+def test_a_name_of_the_runtime_is_told(compile_text):
+    failure = compile_text(GOOD + 'extern "C" void _init() {}\n')
+    assert (failure.code, failure.diagnostics[0].line) == ("build.link", 6)
+    assert "at line 6: multiple definition of `_init`" in failure.message
+    assert isinstance(compile_text(GOOD + 'extern "C" void init_() {}\n'), Build)
+
+
+def test_an_error_of_the_file_is_not_the_linkers(compile_text):
+    failure = compile_text(GOOD + "#error relocation truncated to fit\n")
+    assert failure.code == "build.syntax"
+
+
 @pytest.mark.parametrize(
     "completed",
     [
