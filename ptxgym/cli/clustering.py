@@ -114,5 +114,7 @@ def _show(name: str, age_s: float, one: ServiceStatus) -> None:
         out.print(plain(f"missing: {one.missing}", "yellow"))
     for kind, number in one.wanted.items():
         there = sum(kind in worker.kinds for worker in one.workers)
-        if there < number:
-            out.print(plain(f"{number - there} of {number} {kind} workers are missing", "yellow"))
+        if starting := one.starting.get(kind, 0):
+            out.print(plain(f"{starting} of {number} {kind} workers are starting", "dim"))
+        if lacking := max(number - there - starting, 0):
+            out.print(plain(f"{lacking} of {number} {kind} workers are missing", "yellow"))

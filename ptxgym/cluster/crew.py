@@ -48,6 +48,8 @@ class _Vacancy:
     hire_at: float
     hiring: bool = False
     trouble: str = ""
+    waits: bool = False
+    """Whether its next worker has no room yet."""
     failures: int = 0
     """Hires in a row."""
 
@@ -114,10 +116,15 @@ class Crew:
                 found.setdefault(vacancy.trouble, []).append(name)
         return found
 
+    def starting(self) -> list[Role]:
+        """Return the roles whose worker comes up now, as far as nothing has kept it from that yet."""
+        vacancies = self._vacancies.values()
+        return [one.role for one in vacancies if one.hiring and not one.waits and not one.failures]
+
     def awaited(self, role: Role, what: str) -> None:
         """Note what a worker that is being hired waits for."""
         if (vacancy := self._vacancies.get(role.name)) is not None:
-            vacancy.trouble = what
+            vacancy.trouble, vacancy.waits = what, True
 
     def hopeless(self) -> bool:
         """Whether there is no worker, and hiring for each role has failed several times in a row."""

@@ -13,6 +13,8 @@ from concurrent.futures import CancelledError, Future
 from enum import StrEnum
 from typing import Protocol
 
+from pydantic import Field
+
 from ptxgym.errors import DeadlineExceeded
 from ptxgym.task import BASE
 from ptxgym.verdict import Value, Verdict
@@ -152,6 +154,8 @@ class ServiceStatus(Value):
     workers: tuple[WorkerStatus, ...]
     wanted: dict[Kind, int]
     """Workers that should be there, by kind."""
+    starting: dict[Kind, int] = Field(default_factory=dict)
+    """Those of them that come up now, by kind: neither there nor missing."""
     missing: str = ""
     """Which workers could not be had, and why, where that is known."""
     counters: dict[str, float]

@@ -150,6 +150,7 @@ class Scheduler:
         now = self._clock()
         waiting = Counter(job.kind for job in self._jobs.values() if job.hand is None)
         wanted = Counter(kind for role in self._roles for kind in role.kinds)
+        starting = Counter(kind for role in self._crew.starting() for kind in role.kinds)
         return ServiceStatus(
             backend=self._backend,
             waiting={kind: waiting[kind] for kind in Kind},
@@ -157,6 +158,7 @@ class Scheduler:
             capacity=self._limits.capacity,
             workers=tuple(hand.status(now) for hand in self._crew.hands),
             wanted={kind: wanted[kind] for kind in Kind},
+            starting={kind: starting[kind] for kind in Kind},
             missing=self.troubles(),
             counters=dict(self.counters),
         )
@@ -220,7 +222,11 @@ class Scheduler:
     def _why_late(self, job: Job, asker: Asker) -> str:
         doing = f"in step {job.kind} on {job.hand.worker.name}" if job.hand else f"waiting for step {job.kind}"
         needed = self.troubles()
-        there = f"; workers are missing: {needed}" if needed and job.hand is None else ""
+        there = ""
+        if job.hand is None and needed:
+            there = f"; workers are missing: {needed}"
+        elif job.hand is None and any(role.serves(job.kind, job.work.arch) for role in self._crew.starting()):
+            there = ", whose workers are still starting"
         return f"no verdict by the deadline; the evaluation was {doing}{there}. Nothing is said about the submission"
 
     def _leave(self, job: Job, leaving: Sequence[Asker]) -> None:

@@ -2,6 +2,7 @@ import itertools
 
 import pytest
 
+from ptxgym.cli import clustering
 from ptxgym.cluster.crew import HIRE_PAUSE_MOST_S, HOPELESS, QUARANTINE_S, STRIKES
 from ptxgym.cluster.protocol import Kind, WorkerState
 from ptxgym.cluster.work import Role
@@ -159,3 +160,46 @@ def test_busy_time_counts_while_there_is_work():
     bench.wait(2)
     (status,) = bench.scheduler.status().workers
     assert (status.busy_s, status.age_s, status.done) == (3.0, 10.0, 1)
+
+
+def shown(bench, capsys):
+    """What `ptxgym cluster status` says below its table."""
+    clustering._show("one", 0.0, bench.scheduler.status())
+    said = capsys.readouterr().out.split("\n")
+    return [line for line in said if "starting" in line or "missing" in line]
+
+
+def test_workers_that_come_up_are_starting_not_missing(capsys):
+    bench = Bench([CPU, BUILDER])
+    assert bench.scheduler.status().starting == {Kind.BUILD: 2, Kind.EMULATE: 1, Kind.MEASURE: 0}
+    assert shown(bench, capsys) == ["2 of 2 build workers are starting", "1 of 1 emulate workers are starting"]
+    late = bench.ask("a", deadline_s=5)
+    bench.wait(6)
+    with pytest.raises(DeadlineExceeded, match="step build, whose workers are still starting"):
+        late.result(0)
+    bench.staff()
+    assert not any(bench.scheduler.status().starting.values()) and shown(bench, capsys) == []
+
+
+def test_workers_that_were_tried_in_vain_or_have_no_room_are_missing(capsys):
+    bench = Bench([CPU, BUILDER])
+    (_, cpu), _ = bench.hires
+    cpu.set_exception(InfrastructureError("no compiler"))
+    bench.settle()
+    assert shown(bench, capsys) == [
+        "missing: cpu 0: no compiler",
+        "1 of 2 build workers are starting",
+        "1 of 2 build workers are missing",
+        "1 of 1 emulate workers are missing",
+    ]
+    bench.wait(1)  # it is tried again
+    bench.scheduler.awaited(BUILDER, "waits for room")
+    assert not any(bench.scheduler.status().starting.values())
+    assert shown(bench, capsys)[1:] == ["2 of 2 build workers are missing", "1 of 1 emulate workers are missing"]
+
+
+def test_a_worker_that_ended_is_started_again():
+    bench, worker = one_worker()
+    worker.die("out of memory")
+    bench.settle()
+    assert bench.scheduler.status().starting[Kind.BUILD] == 1
