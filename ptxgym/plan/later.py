@@ -30,8 +30,8 @@ from ptxgym.plan.model import (
 
 MAX_CHOICES = 64
 """Ways to say which operations were left out that are tried."""
-COUNTER_BYTES = (4, 8)
-"""A parameter of this size may count calls."""
+COUNTS_MOST = 1 << 31
+"""By how much a count of 8 bytes may go up or down: beyond, its halves are looked at one by one."""
 
 _POINTER_ADVICE = "make tensor maps and pointers anew in every call, or keep them by pointer and shape"
 _SIZE_ADVICE = "compute it from the arguments in every call, or keep it by these arguments"
@@ -63,16 +63,31 @@ class Asked:
     """Workspaces that earlier calls had freed."""
 
 
+_Place = tuple[int, int, int]
+"""Operation and parameter of a first call, and the byte within the parameter."""
+
+
+@dataclass(frozen=True)
+class _Counter:
+    """A word that differs."""
+
+    place: _Place
+    more: int
+    """Than in a first call."""
+    different: Different
+    """What is wrong if it counts nothing."""
+
+
 @dataclass
 class Kept:
     """What later calls find as earlier ones left it, over all that were compared."""
 
     names: dict[str, None] = field(default_factory=dict)
-    counters: dict[tuple[int, int], dict[int, tuple[int, Different]]] = field(default_factory=dict)
-    """By operation and parameter of a first call: how much more it is in which call."""
+    counters: dict[_Place, dict[int, tuple[int, Different]]] = field(default_factory=dict)
+    """How much more a word is in which call."""
 
     def check_counters(self, calls: int) -> None:
-        """Let a parameter differ only if it counts calls or launches, of which other sizes may have other numbers.
+        """Let a word of a parameter differ only if it counts calls or launches; other sizes may have more launches.
 
         Either it is more in every call than in the one before, or all that differ in one call differ by the same, and
         that is more in every call.
@@ -147,8 +162,7 @@ class _State:
     later_at: int = 0
     pairs: _Pairs = field(default_factory=_Pairs)
     left_out: tuple[int, ...] = ()
-    counters: tuple[tuple[int, int, int, Different], ...] = ()
-    """Operation and parameter of the first call, how much more it is, what is wrong if it counts nothing."""
+    counters: tuple[_Counter, ...] = ()
 
 
 class _Comparison:
@@ -171,22 +185,34 @@ class _Comparison:
         for (kind, name), its in state.pairs.forward.items():
             if kind == "workspace" and its in self._before:
                 self._kept.names.setdefault(str(name))
-        for operation, parameter, more, different in state.counters:
-            self._kept.counters.setdefault((operation, parameter), {})[len(self._earlier)] = (more, different)
+        for counter in state.counters:
+            seen = self._kept.counters.setdefault(counter.place, {})
+            seen[len(self._earlier)] = (counter.more, counter.different)
 
     def _both(self) -> Iterator[tuple[Operation, Operation]]:
         return zip(self._first.merged.operations, self._later.merged.operations, strict=True)
 
     def _align(self) -> _State:
-        """Match every operation of the later call with one of the first; what is left over may have been left out."""
+        """Match every operation of the later call with one of the first; what is left over may have been left out.
+
+        Of all ways to do so, the one that takes the fewest words for counts.
+        """
         todo, choices = [_State()], 0
         problem: Different | None = None
+        best: _State | None = None
         while todo and choices < MAX_CHOICES:
             state, choices = todo.pop(), choices + 1
             try:
-                return self._follow(state, todo)
+                found = self._follow(state, todo)
             except Different as different:
                 problem = problem or different
+            else:
+                if best is None or len(found.counters) < len(best.counters):
+                    best = found
+                if not best.counters:
+                    break
+        if best is not None:
+            return best
         assert problem is not None
         raise problem
 
@@ -260,19 +286,25 @@ class _Comparison:
         where: str,
         pairs: _Pairs,
         at: int,
-        counters: list[tuple[int, int, int, Different]],
+        counters: list[_Counter],
     ) -> None:
         _same(one, two, ("grid", "block", "dynamic_smem_bytes", "cluster", "cooperative", "programmatic"), where)
         for index, (a, b) in enumerate(zip(one.params, two.params, strict=True)):
-            try:
-                self._match_blob(a, b, f"parameter {index} of {where}", pairs)
-            except Different as different:
-                size = len(a.raw)
-                if a.refs or b.refs or size not in COUNTER_BYTES:
-                    raise
-                counters.append((at, index, _integer(b) - _integer(a), different))
+            parameter = f"parameter {index} of {where}"
+            self._match_refs(a, b, parameter, pairs)
+            if a.data != b.data:
+                different = Different(f"{parameter} holds another value", _SIZE_ADVICE)
+                words = _counted(a.raw, b.raw)
+                counters += [_Counter((at, index, offset), more, different) for offset, more in words.items()]
 
     def _match_blob(self, one: Blob, two: Blob, where: str, pairs: _Pairs) -> None:
+        self._match_refs(one, two, where, pairs)
+        if len(one.raw) != len(two.raw):
+            raise Different(f"{where} has another size", _SIZE_ADVICE)
+        if one.data != two.data:
+            raise Different(f"{where} holds another value", _SIZE_ADVICE)
+
+    def _match_refs(self, one: Blob, two: Blob, where: str, pairs: _Pairs) -> None:
         if [(ref.at, ref.kind) for ref in one.refs] != [(ref.at, ref.kind) for ref in two.refs]:
             stale = next((ref for ref in two.refs if self._is_stale(ref)), None)
             if stale is not None:
@@ -285,10 +317,6 @@ class _Comparison:
                 self._match_map(
                     self._first.merged.tensor_maps[a.index], self._later.merged.tensor_maps[b.index], where, pairs
                 )
-        if len(one.raw) != len(two.raw):
-            raise Different(f"{where} has another size", _SIZE_ADVICE)
-        if one.data != two.data:
-            raise Different(f"{where} holds another value", _SIZE_ADVICE)
 
     def _match_map(self, one: TensorMap, two: TensorMap, where: str, pairs: _Pairs) -> None:
         self._match_place(one.global_address, two.global_address, f"the tensor map in {where}", pairs)
@@ -390,8 +418,23 @@ def _same(one: Operation, two: Operation, names: Sequence[str], where: str) -> N
             raise Different(f"{name} of {where} is another", _SIZE_ADVICE)
 
 
-def _integer(blob: Blob) -> int:
-    return int.from_bytes(blob.raw, "little", signed=True)
+def _counted(one: bytes, two: bytes) -> dict[int, int]:
+    """Return by offset how much more each word of a parameter is in `two`, where it differs.
+
+    Two words side by side are one of 8 bytes where it goes up or down by little, as a count does.
+    """
+    found = dict[int, int]()
+    for at in range(0, len(one), 8):
+        a, b = (raw[at : at + 8].ljust(8, b"\0") for raw in (one, two))
+        more = {0: _integer(b) - _integer(a)}
+        if abs(more[0]) >= COUNTS_MOST:
+            more = {half: _integer(b[half : half + 4]) - _integer(a[half : half + 4]) for half in (0, 4)}
+        found |= {at + half: steps for half, steps in more.items() if steps}
+    return found
+
+
+def _integer(raw: bytes) -> int:
+    return int.from_bytes(raw, "little", signed=True)
 
 
 def _named(operation: Operation, index: int) -> str:

@@ -25,7 +25,7 @@ from ptxgym.plan.untold import untold
 from ptxgym.plan.validate import problems
 from ptxgym.verdict import Diagnostic, Failure
 
-RECORDER_REVISION = 4
+RECORDER_REVISION = 5
 """Part of every plan; raise it when the same build gives another plan."""
 
 

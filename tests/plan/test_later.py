@@ -34,6 +34,10 @@ STALE = {
     34: ("parameter 2 of operation 1 (launch of plain) holds another value",),
     36: ("call 2 of `run`", "every call must do the whole work"),
     37: ("count of operation 0 (memset) is another",),
+    42: ("call 2 of `run`", "parameter 0 of operation 0 (launch of holding) holds another value"),
+    43: ("call 1", "parameter 0 of operation 0 (launch of counted) holds another value"),
+    44: ("parameter 0 of operation 0 (launch of counted) holds another value",),
+    46: ("parameter 0 of operation 0 (launch of counted) still points to B of call 1",),
     28: ("the upload to kept, left out here, points to workspace0, which an earlier call freed", "make tensor maps"),
 }
 KEPT = {
@@ -51,6 +55,11 @@ KEPT = {
     35: ("workspace0",),
     30: ("a count of calls",),
     31: ("a count of calls",),
+    40: ("a count of calls",),
+    41: ("a count of calls", "workspace0"),
+    45: ("a count of calls",),
+    47: ("a count of calls",),
+    48: ("what a launch of the first call set up", "workspace0"),
 }
 
 

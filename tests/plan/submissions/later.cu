@@ -24,9 +24,17 @@ struct Held {
     long long n;
 };
 __device__ Held kept;
+struct Counted {
+    const float* in;
+    int calls, n;
+    float* out;
+    short rest;
+};
+__global__ void counted(Counted all) { all.out[threadIdx.x] = all.in[threadIdx.x] + all.calls + all.n + all.rest; }
 __global__ void holding(Held held, float* out) { out[threadIdx.x] = held.space[threadIdx.x] + held.n; }
 __global__ void by_variable(float* out) { out[threadIdx.x] = kept.space[threadIdx.x] + kept.n; }
 __global__ void prepare(float* space) { space[threadIdx.x] = 0; }
+__global__ void numbered(float* space, int which) { space[threadIdx.x] = which; }
 __global__ void mapped(const __grid_constant__ CUtensorMap map, float* out) {
     out[0] = static_cast<float>(reinterpret_cast<unsigned long long>(&map));
 }
@@ -220,6 +228,33 @@ extern "C" void run(const float* A, float* B, int mode, int n, cudaStream_t stre
         case 34:  // a count that only one of two launches has rightly
             plain<<<1, 32, 0, stream>>>(A, B, calls);
             return plain<<<2, 32, 0, stream>>>(A, B, calls * calls % 5);
+        case 40:  // a count of calls in a struct
+            return counted<<<1, 32, 0, stream>>>(Counted{A, calls, n, B, 0});
+        case 41:    // one that goes down from 0, of 8 bytes
+        case 42: {  // the size of the call before
+            static int before = n;
+            if (first) allocate(4096);
+            holding<<<1, 32, 0, stream>>>(Held{space, mode == 41 ? 1 - calls : before}, B);
+            before = n;
+            return;
+        }
+        case 43:  // a count beside a word that tells the first call
+            return counted<<<1, 32, 0, stream>>>(Counted{A, calls, first, B, 0});
+        case 44:  // a count that ends
+            return counted<<<1, 32, 0, stream>>>(Counted{A, calls < 3 ? calls : 3, n, B, 0});
+        case 45:  // a count in less than a word
+            return counted<<<1, 32, 0, stream>>>(Counted{A, 0, n, B, short(calls)});
+        case 46:  // a count in a struct, and the pointer of the first call
+        case 47: {  // a count in another struct, by as much
+            static float* const out = B;
+            if (mode == 46) return counted<<<1, 32, 0, stream>>>(Counted{A, calls, n, out, 0});
+            plain<<<1, 32, 0, stream>>>(A, B, calls);
+            return counted<<<1, 32, 0, stream>>>(Counted{A, n, calls, B, 0});
+        }
+        case 48:  // set up once by another launch of the same kernel
+            if (first) allocate(4096), numbered<<<1, 32, 0, stream>>>(space, 1);
+            numbered<<<1, 32, 0, stream>>>(space, 2);
+            return plain<<<1, 32, 0, stream>>>(A, B, n);
         case 38:  // a second call that does not end
             for (volatile int i = 0; calls == 2; i = i ^ 1) {
             }
