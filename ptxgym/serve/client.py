@@ -22,7 +22,7 @@ from ptxgym.verdict import Value, Verdict
 PATIENCE_S = 120.0
 """How long a service that does not answer is asked again, before the evaluation's deadline; a restart may take that."""
 FIRST_PATIENCE_S = 10.0
-"""The same before it has ever answered: the address may be wrong."""
+"""The same before it has ever answered, as the address may be wrong, and once it has been waited for in vain."""
 FIRST_POLL_S = 1.0
 """How long a request to accept is held open: only then does it have a key by which to let go."""
 POLL_S = 20.0
@@ -68,6 +68,8 @@ class Client:
         self._connections = Connections(address)
         self._tier, self._epoch = tier, epoch
         self._about: About | None = None
+        self._silent = False
+        """Whether it has been waited for in vain, and not answered since."""
 
     @property
     def where(self) -> str:
@@ -180,11 +182,11 @@ class Client:
     ) -> Body | None:
         """Send a request until it is answered; None where what it is about is not known."""
         began, pause_s = time.monotonic(), PAUSE_S
+        patience_s = FIRST_PATIENCE_S if self._about is None or self._silent else PATIENCE_S
         while True:
             if gone.is_set():
                 raise Withdrawn
             now = time.monotonic()
-            patience_s = FIRST_PATIENCE_S if self._about is None else PATIENCE_S
             try:
                 status, data = self._connections.exchange(
                     method, path, body, max(0.1, min(POLL_S + SLACK_S, until - now + SLACK_S))
@@ -193,7 +195,9 @@ class Client:
             except (OSError, http.client.HTTPException, _NotOurs) as error:
                 found = InfrastructureError(f"no service of ptxgym answers at {self.where}: {_words(error)}")
                 give_up = min(until, began + patience_s)
+                self._silent = self._silent or time.monotonic() + pause_s > began + patience_s
             else:
+                self._silent = False
                 if not isinstance(found, Overloaded):
                     if isinstance(found, Exception):
                         raise found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import logging
@@ -22,6 +23,7 @@ from ptxgym.extras import need
 from ptxgym.knobs.journal import Evaluated, read_journals
 from ptxgym.knobs.template import KnobTemplate, load_template
 from ptxgym.store.lines import write_whole
+from ptxgym.threads import started
 from ptxgym.train import runner
 from ptxgym.train.recipe import PpoRecipe, check_trainer
 from ptxgym.train.recorder import recording
@@ -36,6 +38,8 @@ BEST = "best.cu"
 LEARNT = ("total_loss", "policy_loss", "vf_loss", "entropy", "mean_kl_loss")
 """What is taken of the learner's results."""
 
+STOP_LIMIT_S = 20.0
+"""Longest that env runners are waited for when a run ends."""
 MOST_BARREN = 3
 """Iterations in a row in which no env runner need sample a turn: lost ones are started anew."""
 
@@ -114,7 +118,7 @@ def ppo(
             if _other_processes(config):
                 stack.enter_context(recording(ray, sitting, folder / JOURNALS))
                 config = config.environment(env_config={"recorder": sitting})
-            return _learn(recipe, template, config, run, run.writer(tuple(logs)))
+            return _learn(ray, recipe, template, config, run, run.writer(tuple(logs)))
     finally:
         runner.forget(sitting)
         if own:
@@ -181,11 +185,11 @@ def _settings(config: Any) -> set[str]:
     return {name for name in {*vars(config), *properties} if not name.startswith("_")}
 
 
-def _learn(recipe: PpoRecipe, template: KnobTemplate, config: Any, run: TrainRun, log: Log) -> Searched:
+def _learn(ray: Any, recipe: PpoRecipe, template: KnobTemplate, config: Any, run: TrainRun, log: Log) -> Searched:
     """Iterate until the recipe's end, with a checkpoint now and then."""
     algorithm = config.build_algo()
     with ExitStack() as ending:
-        ending.callback(algorithm.stop)
+        ending.callback(_stop, ray, algorithm)
         if run.checkpoint is not None:
             algorithm.restore_from_path(str(run.checkpoint))
         try:
@@ -203,6 +207,22 @@ def _learn(recipe: PpoRecipe, template: KnobTemplate, config: Any, run: TrainRun
         write_whole(run.folder / BEST, template.render(template.choose(best.setting)))
         kernel, model = run.folder / BEST, run.folder / MODEL
         return Searched(algorithm.iteration, len(evaluated), best, kernel, model, run.metrics())
+
+
+def _stop(ray: Any, algorithm: Any) -> None:
+    """Stop an algorithm, and kill env runners that do not end.
+
+    RLlib waits for them without a limit: for as long as each is in turns that a service which is gone does not answer.
+    """
+    stopped = started(algorithm.stop, "ptxgym-rllib-stop")
+    try:
+        stopped.result(STOP_LIMIT_S)
+    except TimeoutError:
+        for group in (algorithm.env_runner_group, algorithm.eval_env_runner_group):
+            for actor in () if group is None else list(group._worker_manager.actors().values()):
+                ray.kill(actor)
+        with contextlib.suppress(TimeoutError):
+            stopped.result(STOP_LIMIT_S)
 
 
 def _iterate(algorithm: Any, recipe: PpoRecipe, folder: Path, log: Log) -> list[Evaluated]:

@@ -109,6 +109,33 @@ def test_connections_that_the_server_has_ended_meanwhile_cost_one_try(monkeypatc
         connections.close()
 
 
+QUICK = {"PATIENCE_S": 2.0, "FIRST_PATIENCE_S": 0.5, "POLL_S": 0.1, "SLACK_S": 0.2, "PAUSE_S": 0.05}
+
+
+def test_a_service_that_was_waited_for_in_vain_is_waited_for_less_until_it_answers(start, monkeypatch):
+    address, _, _ = start()
+    with Evaluator(address) as evaluator, socket.create_server(("127.0.0.1", 0)) as deaf:
+        asked = evaluator._client
+        there, gone = asked._connections, Connections(f"http://127.0.0.1:{deaf.getsockname()[1]}")  # it only accepts
+
+        def waited_s(text: str) -> float:
+            began = time.monotonic()
+            with (
+                monkeypatch.context() as quick,
+                pytest.raises(InfrastructureError, match="no service of ptxgym answers"),
+            ):
+                for name, seconds in QUICK.items():
+                    quick.setattr(client, name, seconds)
+                quick.setattr(asked, "_connections", gone)
+                evaluator.evaluate(text, "gemm")
+            return time.monotonic() - began
+
+        assert evaluator.evaluate("// ok 1", "gemm").status is Status.OK
+        assert waited_s("// ok 2") > 1.4 and max(waited_s("// ok 2"), waited_s("// ok 3")) < 1.2
+        assert asked._connections is there and evaluator.evaluate("// ok 4", "gemm").status is Status.OK
+        assert waited_s("// ok 5") > 1.4
+
+
 def test_errors_arrive_as_they_were_raised(start):
     address, _, _ = start(retries=0)
     with Evaluator(address) as evaluator:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,9 +18,10 @@ from ptxgym.cli.commands import app
 from ptxgym.errors import InfrastructureError, UnknownNameError, UsageError
 from ptxgym.evaluator import Evaluator
 from ptxgym.knobs.journal import read_journals
+from ptxgym.train import rllib as train_rllib
 from ptxgym.train import runner
 from ptxgym.train.recipe import PpoRecipe, load_train_recipe
-from ptxgym.train.rllib import BEST, JOURNALS, ppo
+from ptxgym.train.rllib import BEST, JOURNALS, _stop, ppo
 from ptxgym.train.run import CHECKPOINTS, FRONT, MODEL, Front
 from tests.bad_kernels import host
 from tests.scripted import ScriptedDevice
@@ -81,6 +84,57 @@ def test_without_rllib_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.Mo
         ppo(recipe(tmp_path, template="gemm/h100/rung"), tmp_path / "run")
     ended = CliRunner().invoke(app, ["train", "rllib", "ppo", "--out", str(tmp_path / "run")])
     assert ended.exit_code != 0 and not (tmp_path / "run").exists()
+
+
+class Group:
+    """Env runners as RLlib has them: `stop` waits for each, however long its turn takes."""
+
+    def __init__(self, *busy: threading.Event) -> None:
+        self.busy, self._worker_manager = dict(enumerate(busy)), self
+
+    def actors(self) -> dict[int, threading.Event]:
+        return self.busy
+
+    def stop(self) -> None:
+        for ended in self.busy.values():
+            assert ended.wait(60)
+
+
+class Stopping:
+    """An algorithm with such env runners; stands for Ray, too."""
+
+    def __init__(self, group: Group, evaluating: Group | None = None) -> None:
+        self.env_runner_group, self.eval_env_runner_group = group, evaluating
+        self.killed: list[threading.Event] = []
+
+    def stop(self) -> None:
+        self.env_runner_group.stop()
+        if self.eval_env_runner_group is not None:
+            self.eval_env_runner_group.stop()
+
+    def kill(self, actor: threading.Event) -> None:
+        self.killed.append(actor)
+        actor.set()
+
+
+def test_env_runners_that_do_not_end_are_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(train_rllib, "STOP_LIMIT_S", 0.5)
+    one, two, three = threading.Event(), threading.Event(), threading.Event()
+    stopping = Stopping(Group(one, two), Group(three))
+    began = time.monotonic()
+    _stop(stopping, stopping)
+    assert 0.5 <= time.monotonic() - began < 5 and stopping.killed == [one, two, three]
+
+
+def test_env_runners_that_end_are_not_killed_and_errors_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = threading.Event()
+    stopping = Stopping(Group(ended))
+    threading.Timer(0.3, ended.set).start()
+    _stop(stopping, stopping)
+    assert stopping.killed == [] and ended.is_set()
+    monkeypatch.setattr(stopping, "stop", lambda: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        _stop(stopping, stopping)
 
 
 # ---- with it
