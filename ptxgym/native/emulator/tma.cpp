@@ -67,7 +67,7 @@ bool is_floating(TensorType type) {
 
 void fill_line(const TensorMap& map, uint8_t* bytes, uint32_t count) {
   std::memset(bytes, 0, count);
-  if (map.fill == OutOfBounds::Zero || !is_floating(map.type)) return;
+  if (map.fill == OutOfBounds::Zero) return;
   for (uint32_t i = 0; i < count; i += 2) std::memcpy(bytes + i, &OUT_OF_BOUNDS_NAN, 2);
 }
 
@@ -297,6 +297,11 @@ bool resolve(Cta& cta, Warp& warp, const Inst& inst, int lane, uint64_t map_addr
       (map.swizzle != Swizzle::None && box_line_bytes(map) > swizzle_bytes(map.swizzle))) {
     return refuse("tma.box", "the inner box dimension of %u bytes does not fit a tensor map with %s",
                   box_line_bytes(map), swizzle_name(map.swizzle));
+  }
+  if (map.fill == OutOfBounds::Nan && !is_floating(map.type)) {  // so an H200 (tests/golden, tensormap/type)
+    return refuse("tma.fill_mode",
+                  "the tensor map fills with NaN what lies outside, but its elements are integers: replace fill_mode by 0, or "
+                  "elemtype by a floating-point one");
   }
   if (access != Access::Read && map.type == TensorType::U4_ALIGN) {
     return refuse("tma.element_type",

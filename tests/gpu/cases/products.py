@@ -208,6 +208,8 @@ EDITS = {
     "steps": ("element_stride 1, 2",),
     "fill": ("global_dim 1, 5", "fill_mode 1"),
     "type": ("global_dim 1, 5", "fill_mode 1", "elemtype 2"),
+    "type_zeros": ("global_dim 1, 5", "elemtype 2"),
+    "type_floating": ("global_dim 1, 5", "fill_mode 1", "elemtype 8"),
     "swizzle": ("swizzle_mode 2", "interleave_layout 0"),
     "rank": ("rank 1",),
     "address": ("global_address in",),

@@ -87,9 +87,6 @@ def test_single_instructions(conformance: Kernels, case: Case) -> None:
 
 @replayed(product_cases)
 def test_later_products_and_rewritten_maps(conformance: Kernels, case: Case) -> None:
-    if case.name == "tensormap/type":  # the GPU raises "illegal instruction", and it is not known why
-        assert ABOUT["status"][case.name] == 715
-        return
     agrees(conformance, case)
 
 

@@ -112,12 +112,16 @@ def test_box_element_stride_and_type() -> None:
     np.testing.assert_array_equal(steps[:4], TENSOR[0:8:2, :16])
     flushing = whole("elemtype.shared::cta.b1024.b32 [draft], 8")  # f32.ftz; 8 of CUtensorMapDataType is FLOAT64
     np.testing.assert_array_equal(flushing, TENSOR[:8, :16])
-    bits = whole(
-        "elemtype.shared::cta.b1024.b32 [draft], 2",
-        "fill_mode.shared::cta.b1024.b32 [draft], 1",
-        "global_dim.shared::cta.b1024.b32 [draft], 1, 5",
-    )
-    assert (bits[5:] == 0).all(), "integers are filled with zeros"
+
+
+def test_nan_fills_floating_point_elements_alone() -> None:
+    """An H200 takes a map of integers that fills with NaN for an illegal instruction (tests/golden, tensormap/type)."""
+    rows = "global_dim.shared::cta.b1024.b32 [draft], 1, 5"
+    fill, integers = "fill_mode.shared::cta.b1024.b32 [draft], 1", "elemtype.shared::cta.b1024.b32 [draft], 2"
+    assert (whole(integers, rows)[5:] == 0).all()
+    assert np.isnan(whole(fill, rows)[5:]).all()
+    done = launched(edit(integers, fill, rows) + COPY + ACQUIRE + load())
+    assert done.fatal == "tma.fill_mode" and "elemtype" in done.message("tma.fill_mode")
 
 
 def test_the_swizzle_of_the_new_map_holds() -> None:
