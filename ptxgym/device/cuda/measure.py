@@ -178,7 +178,7 @@ class _Flow:
     # Running
 
     def _start(self) -> None:
-        """Have a fresh process load the submission."""
+        """Have a process with a fresh CUDA context load the submission."""
         with self.watch.stage("start"):
             self._running = self._process.enter_context(self._tools.executor(self._request.plans))
         with self._on_gpu("load"):

@@ -1,7 +1,7 @@
 """The judge process of one GPU: `python -m ptxgym.device.cuda.role SOCKET BENCH GPU`.
 
-It is long-lived and trusted: it holds inputs, references and baselines, and starts a fresh executor for every
-submission. Each request has its own thread; a request that cannot be served is answered with a typed error. It ends
+It is long-lived and trusted: it holds inputs, references and baselines, and gives every submission an executor of its
+own. Each request has its own thread; a request that cannot be served is answered with a typed error. It ends
 with the evaluator that started it, and takes along everything that it started itself.
 """
 

@@ -163,7 +163,7 @@ class Tools:
     """What a judge process has."""
 
     executor: Callable[[Sequence[LaunchPlan]], AbstractContextManager[Running]]
-    """Lends a fresh process for plans; ends it afterwards."""
+    """Lends a process with a fresh CUDA context for plans; takes it back afterwards."""
     memory: Memory
     judging: Judging
     profile: Callable[[Request, Case, Handles, bool], Profiled | Failure | Unusable]
