@@ -71,7 +71,7 @@ def check(
         before = few.draw(first.seed) if (few := small()) else None
         if before is not None and (found := judging.idle_launch(sample, before)) is not None:
             return judging.idle(axes, plan, sample, found, task.outputs[0].name)
-    judged = judging.judge_sample(task, axes, plan, sample, full.periods, execution)
+    judged = judging.judge_sample(task, axes, plan, sample, full.periods, first.axes, execution)
     if judged.uncovered is not None and not _certain(judged.uncovered, full, small(), first.seed):
         return FullSize(note=judged.note)
     share = judging.computed_share(task, axes, sample)

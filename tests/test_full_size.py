@@ -389,6 +389,39 @@ def test_faults_and_refused_calls_are_failures(check: Checker) -> None:
     assert grid is not None and grid.status is Status.LAUNCH_ERROR, "65,535 is the most along y"
 
 
+LOOP = 'asm volatile("{ .reg .pred big; setp.gt.s32 big, %0, 4096;\\nwait: @big bra wait; }" :: "r"(M));'
+SPIN = """
+  __shared__ volatile int ready;
+  ready = M <= 4096;
+  while (!ready) {}
+"""
+BARRIER = """
+  __shared__ alignas(8) unsigned long long ready;
+  unsigned at = unsigned(__cvta_generic_to_shared(&ready));
+  if (threadIdx.x + threadIdx.y == 0) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(at));
+  __syncthreads();
+  if (M <= 4096 && threadIdx.x + threadIdx.y == 0)
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(at) : "memory");
+  asm volatile("{ .reg .pred done;\\nwait:\\n mbarrier.try_wait.parity.shared::cta.b64 done, [%0], 0;"
+               " @!done bra wait; }" :: "r"(at) : "memory");
+"""
+
+
+@pytest.mark.parametrize("device", [LOOP, SPIN, BARRIER], ids=["loop", "shared", "mbarrier"])
+def test_ctas_that_hang_whatever_others_do_are_refused(check: Checker, device: str) -> None:
+    hang = check(kernel(device)).failure
+    assert hang is not None and (hang.status, hang.code) == (Status.HANG, "full_size.hang"), hang
+    assert "At the size that is timed" in hang.message and "nothing that they could write" in hang.message
+    assert check(kernel(device.replace("4096", "1000000"))).failure is None, "the control: no such size"
+
+
+def test_ctas_that_wait_for_what_others_write_are_not_refused(check: Checker) -> None:
+    polls = "volatile __nv_bfloat16* last = C + size_t(M) * N - 1; if (M > 4096) while (float(*last) == 0) {}"
+    found = check(kernel(polls.replace("float(*last)", "*(volatile unsigned short*)last")))
+    assert found.failure is None and found.wrong is None
+    assert "waits for others, which were not executed" in found.note, found.note
+
+
 @pytest.mark.parametrize("variant", ["nn-bias", "tt", "ragged-residual", "fp32"])
 def test_layouts_types_and_epilogues_are_compared_as_they_lie(check: Checker, gemm: Task, variant: str) -> None:
     task = load_variant(gemm, variant)

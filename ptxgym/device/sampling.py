@@ -35,13 +35,16 @@ class SampledUnit:
     unit: int
     end: End = "ok"
     message: str = ""
-    """What it faulted with."""
+    """What it faulted with, or how it hangs."""
+    looked: bool = True
+    """Whether it read global memory other than by copies of the async proxy, so that what others write may matter."""
     forms: frozenset[str] = frozenset()
     """PTX opcodes that it executed."""
     elsewhere_bytes: int = 0
     """Bytes of memory that is no output which it, and those before it, have stored to; of variables, have changed."""
     multiply_adds: int = 0
     """What it has computed, by whatever instructions."""
+    warp_instructions: int = 0
     outputs: Mapping[str, Written] = field(default_factory=dict)
     """What it has written; of a plan with one launch."""
 

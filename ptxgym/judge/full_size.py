@@ -140,7 +140,7 @@ def comparisons(task: Task, axes: Axes, plan: LaunchPlan, small: Axes, execution
     if any(set(task.independent) < set(tensor.logical or tensor.shape) for tensor in task.outputs):
         return 1
     work = task.required_multiply_adds(axes) / units_of(plan.launches[0])
-    instructions = execution.warp_instructions * work / task.required_multiply_adds(small)
+    instructions = work * _rate(task, small, execution)
     on_target = sum(count.multiply_adds for count in execution.counts if count.family in _MATRIX)
     seconds = instructions / SECOND_WARP_INSTRUCTIONS + (work / SECOND_MULTIPLY_ADDS if on_target else 0)
     return max(LEAST_COMPARED, min(MOST_COMPARED, int(1 / seconds)))
@@ -151,7 +151,7 @@ _MATRIX = frozenset({"wgmma", "tcgen05", "mma.sync"})
 
 def budgets(task: Task, axes: Axes, plan: LaunchPlan, small: Axes, execution: Execution) -> list[int]:
     """Return the warp instructions that the units of each launch may take, at the rate that `execution` took."""
-    rate = execution.warp_instructions / task.required_multiply_adds(small)
+    rate = _rate(task, small, execution)
     found = []
     for launch in plan.launches:
         work = task.required_multiply_adds(axes) / units_of(launch)
@@ -165,7 +165,13 @@ _ORDERS = re.compile(r"\.(acquire|release|acq_rel|sc)\.(gpu|sys)\b|^membar\.(gl|
 
 
 def judge_sample(
-    task: Task, axes: Axes, plan: LaunchPlan, sample: Sample, periods: Mapping[str, Bytes], execution: Execution
+    task: Task,
+    axes: Axes,
+    plan: LaunchPlan,
+    sample: Sample,
+    periods: Mapping[str, Bytes],
+    small: Axes,
+    execution: Execution,
 ) -> FullSize:
     """Judge what the sampled CTAs did, but for launches that were idle (`idle_launches`).
 
@@ -175,7 +181,8 @@ def judge_sample(
         plan: The plan that was sampled.
         sample: What its CTAs did.
         periods: The inputs, as they repeat.
-        execution: The same kernels at a small size, whole: which instructions they use.
+        small: A small size.
+        execution: The same kernels there, whole: which instructions they use, and how many.
     """
     worked = sample.launches[0].worked
     size = named(axes)
@@ -184,6 +191,12 @@ def judge_sample(
         if unit.end == "runtime_fault":
             message = f"At the size that is timed ({size}), {_unit(plan, unit)} faults: {unit.message}"
             return FullSize(failure=_failure(message), message=message)
+        if (how := _hangs(task, unit, small, execution)) is not None:
+            message = (
+                f"At the size that is timed ({size}), {_unit(plan, unit)} {how}; no other can end that, since it has read "
+                "nothing that they could write"
+            )
+            return FullSize(failure=_failure(message, Status.HANG), message=message)
     if not worked:
         return FullSize(note=_seen(size, plan, sample, "nothing more is known"))
     if not alone or any(tensor.derived for tensor in task.inputs):
@@ -201,6 +214,24 @@ def judge_sample(
     if combines(count.form for count in execution.counts) or any(combines(unit.forms) for unit in worked):
         return FullSize(note=_seen(size, plan, sample, "CTAs combine their results, so their values were not checked"))
     return _numbers(task, axes, plan, sample, periods)
+
+
+def _hangs(task: Task, unit: SampledUnit, small: Axes, execution: Execution) -> str | None:
+    """Say how a unit hangs whatever others do; None where it does not, or others may end it."""
+    if unit.looked or unit.end not in ("hang", "budget"):
+        return None
+    if unit.end == "hang":
+        return f"hangs ({unit.message})"
+    usual = unit.warp_instructions / _rate(task, small, execution)
+    if unit.multiply_adds >= LEAST_COMPUTED * usual:
+        return None
+    share = 100 * unit.multiply_adds / usual
+    return f"does not end, and in {unit.warp_instructions:,} warp instructions it did {share:.2g} % of its usual work"
+
+
+def _rate(task: Task, small: Axes, execution: Execution) -> float:
+    """Return how many warp instructions a small size takes for each multiply-add."""
+    return execution.warp_instructions / task.required_multiply_adds(small)
 
 
 def mostly_idle(sample: Sample) -> bool:
@@ -452,8 +483,8 @@ def _output(name: str, error: float, where: str | None = None) -> OutputError:
     )
 
 
-def _failure(message: str) -> Failure:
-    return Failure(stage=Stage.EXECUTE, status=Status.RUNTIME_FAULT, code="full_size.runtime_fault", message=message)
+def _failure(message: str, status: Status = Status.RUNTIME_FAULT) -> Failure:
+    return Failure(stage=Stage.EXECUTE, status=status, code=f"full_size.{status}", message=message)
 
 
 def _seen(size: str, plan: LaunchPlan, sample: Sample, what: str) -> str:

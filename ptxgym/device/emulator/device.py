@@ -269,6 +269,8 @@ def _sampled(build: Build, plan: LaunchPlan, answer: Mapping[str, Any], blobs: l
             unit=done["unit"],
             end=done["end"],
             message=message,
+            looked=done["looked"],
+            warp_instructions=done["warp_instructions"],
             forms=frozenset(done["forms"]),
             elsewhere_bytes=done["elsewhere_bytes"],
             multiply_adds=done["multiply_adds"],

@@ -128,6 +128,7 @@ class _Units:
         self._forms = program.decoded.forms
         self._stores = np.array([stores_globally(form) for form in program.decoded.forms], bool)
         self._loads = np.array([loads_globally(form) for form in program.decoded.forms], bool)
+        self._looks = self._loads & [not form.startswith("cp.async.bulk") for form in program.decoded.forms]
         self._run: Callable[[int, int], LaunchOutcome] = lambda unit, budget: program.launch(
             launch_shape(operation, options, budget, unit), memory.ascending, parameters
         )
@@ -145,8 +146,9 @@ class _Units:
                 executed = {self._forms[at] for at in np.flatnonzero(result.warp_counts).tolist()}
                 end = OUTCOME_NAMES[result.outcome]
                 computed = self._multiply_adds(result)
+                looked = bool(result.warp_counts[self._looks].any())
                 done = {"end": end, "unit": unit, "forms": sorted(executed), "multiply_adds": computed}
-                self.done["worked"].append(done)
+                self.done["worked"].append({**done, "looked": looked, "warp_instructions": result.warp_instructions})
                 self.records = result.records
                 return True
             budget = max(0, budget - result.warp_instructions)

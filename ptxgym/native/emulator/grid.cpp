@@ -182,18 +182,22 @@ void absorb(LaunchResult& result, const Counters& counters) {
   }
 }
 
-LaunchResult finished(LaunchResult result) {
+LaunchResult shortened(LaunchResult result) {
   if (result.printed.size() > PRINT_LIMIT) {
     static const std::string cut = "\n[printf output cut here]\n";
     result.printed.resize(PRINT_LIMIT - cut.size());
     result.printed += cut;
   }
+  return result;
+}
+
+LaunchResult finished(LaunchResult result) {
   if (result.outcome != Outcome::Ok) {  // which CTAs ran beside the one that failed is a matter of chance
     std::fill(result.warp_counts.begin(), result.warp_counts.end(), 0);
     std::fill(result.thread_counts.begin(), result.thread_counts.end(), 0);
     std::fill(result.multiply_adds.begin(), result.multiply_adds.end(), 0);
   }
-  return result;
+  return shortened(std::move(result));
 }
 
 void absorb(LaunchResult& result, const Grid& grid, const UnitResult& unit) {
@@ -381,7 +385,7 @@ LaunchResult launch(Grid& grid, unsigned threads, uint64_t only) {
   if (only) {
     LaunchResult alone = nothing_yet(grid);
     if (only <= units_of(grid)) run_batch(grid, 1, only - 1, only, alone);
-    return finished(std::move(alone));
+    return shortened(std::move(alone));
   }
   if (grid.program.kernel.features & FEAT_COMMUNICATES && grid.ctas > 1) {
     grid.order = std::make_shared<GlobalOrder>(grid, true);
