@@ -193,8 +193,8 @@ def judge_sample(
             return FullSize(failure=_failure(message), message=message)
         if (how := _hangs(task, unit, small, execution)) is not None:
             message = (
-                f"At the size that is timed ({size}), {_unit(plan, unit)} {how}; no other can end that, since it has read "
-                "nothing that they could write"
+                f"At the size that is timed ({size}), {_unit(plan, unit)} {how}; no other can end that, since it has "
+                "read nothing that they could write"
             )
             return FullSize(failure=_failure(message, Status.HANG), message=message)
     if not worked:
