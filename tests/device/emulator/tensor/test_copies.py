@@ -70,7 +70,7 @@ def boxes(draw: st.DrawFn, *, to_global: bool) -> tuple[Map, tuple[int, ...], in
         stride = -(-extent // 16) * 16 + 16 * draw(st.integers(0, 2))
         strides.append(stride)
         extent = stride * dims[dim]
-    fill = FILLS[0] if to_global else draw(st.sampled_from(FILLS))
+    fill = FILLS[0] if to_global or "FLOAT" not in kind else draw(st.sampled_from(FILLS))
     m = Map(tuple(dims), tuple(box), tuple(strides), kind, swizzle, fill, tuple(steps), "out" if to_global else "in")
     low = 0 if to_global else -3
     coords = [draw(st.integers(low, 3)) * unit, *(draw(st.integers(2 * low, dims[d] + 1)) for d in range(1, rank))]
