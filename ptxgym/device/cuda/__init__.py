@@ -1,1 +1,1 @@
-"""The CUDA device: a judge process per GPU, an executor process per submission, times, profiles and sanitizers."""
+"""The CUDA device: a judge process per GPU, an executor per submission, times, profiles and sanitizers."""

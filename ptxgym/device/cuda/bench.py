@@ -1,9 +1,9 @@
 """What a judge process works with: executors, profiler, sanitizers, memory, clock and lock of one real GPU.
 
 This is the only place that knows all of them; only the judge process imports it. Whoever computes or copies on the GPU
-holds the device lock, shared or exclusive, *before* he takes any other lock, so that nobody who waits for the GPU keeps
-another one from leaving it. What takes seconds holds it as long work, so that a race that waits for it to end keeps
-nobody else waiting.
+holds the device lock, shared or exclusive, *before* he takes any other lock but a place in a queue for it, so that
+nobody who waits for the GPU keeps another one from leaving it. What takes seconds holds it as long work, so that a race
+that waits for it to end keeps nobody else waiting.
 """
 
 from __future__ import annotations
@@ -148,6 +148,9 @@ class Bench:
         try:
             if one_stream:
                 running = self._executors.take()
+                while not running.usable:  # it has waited, and its process has ended meanwhile
+                    running.kill()
+                    running = self._executors.take()
             else:
                 self._executors.expect(-1)  # what waits has one queue
                 running = self._start_executor(side_streams=True)
@@ -161,7 +164,7 @@ class Bench:
             threading.Thread(target=self._end_executor, args=(running, one_stream), daemon=True).start()
 
     def _end_executor(self, running: Executor, again: bool) -> None:
-        """End the executor; `again`: or have its process make a context for the next submission, where none is ready.
+        """End the executor, or, `again`, have its process make a context for the next submission, where few wait.
 
         What a process costs the driver beside its context, it costs the driver of all GPUs of the machine.
         """
@@ -176,10 +179,11 @@ class Bench:
             self._left()
 
     def _renewed(self, running: Executor) -> Executor:
-        with contextlib.suppress(InfrastructureError), self._starting, self._lock.shared(long=True):
+        with contextlib.suppress(Exception), self._starting, self._lock.shared(long=True):
             return running.renewed()
-        running.kill()  # whoever waits for its context must not suffer for what the last submission left
-        return self._start_executor()
+        with contextlib.suppress(InfrastructureError):
+            running.kill()
+        return self._start_executor()  # whoever waits for it must not suffer for what the last submission left
 
     def _came(self) -> None:
         with self._mutex:

@@ -1,8 +1,8 @@
-"""One process per submission that replays its plans on a GPU, as the trusted side sees it.
+"""One context per submission, which replays its plans on a GPU, as the trusted side sees it.
 
-The process (`ptxgym/native/executor`) holds the candidate's module, its inputs, outputs and workspaces, and nothing
-else. It says in the end what the driver said; what that means for the submission is decided here. The same process
-runs under `ncu` and `compute-sanitizer`, given as `wrapper`.
+Its process (`ptxgym/native/executor`) holds the candidate's module, its inputs, outputs and workspaces, and nothing
+else. It says in the end what the driver said; what that means for the submission is decided here. The same program runs
+under `ncu` and `compute-sanitizer`, given as `wrapper`.
 """
 
 from __future__ import annotations
@@ -120,6 +120,7 @@ class Executor:
         self._side_streams = side_streams
         self._submissions = submissions
         self._flawless = True
+        self._given_away = False
         self._connected = False
         self._greeting: Greeting | None = None
         self._plans: tuple[LaunchPlan, ...] | None = None
@@ -177,19 +178,24 @@ class Executor:
             self._greeting = Greeting(version, l2_bytes, bool(pageable))
         return self._greeting
 
+    def spoil(self) -> None:
+        """Have the process take no other submission: this one has done in it what it must not."""
+        self._flawless = False
+
     @property
     def renewable(self) -> bool:
         """Whether the process may have another submission, in another context.
 
-        Not after anything went wrong in it, nor where kernels reach its memory.
+        Not after anything went wrong in it or `spoil`, nor where kernels reach its memory.
         """
         spared = self._greeting is not None and not self._greeting.pageable_access
         return spared and self._flawless and self.usable and self._submissions < MOST_SUBMISSIONS
 
-    def renewed(self, timeout_s: float = 60) -> Executor:
+    def renewed(self, timeout_s: float = 20) -> Executor:
         """Give up the submission and its context, and return an executor with a new context in the same process.
 
-        This executor has ended then. The driver, which makes contexts one by one, is spared what a process costs it.
+        This executor has nothing to do with the process any more then. The driver, which makes contexts one by one, is
+        spared what a process costs it.
 
         Raises:
             InfrastructureError: if the new context does not come; the process is ended.
@@ -198,7 +204,7 @@ class Executor:
         if not self.renewable:
             raise UsageError("only a process in which all went well takes another submission; start another one")
         self._close_files()
-        self._context_ended = True
+        self._context_ended = self._given_away = True
         successor = Executor(self._process, self._side_streams, self._submissions + 1)
         successor._connected = True
         try:
@@ -295,7 +301,7 @@ class Executor:
     def forget(self, region: Exported) -> None:
         """Give up the executor's hold on a region, so that closing the region frees its memory."""
         number = self._regions.pop(region.serial, None)
-        if number is not None:
+        if number is not None and not self._given_away:
             self._forget(number)
 
     @property
@@ -306,7 +312,7 @@ class Executor:
     def close(self) -> str:
         """End the process in good order; return what it and its wrapper printed (what kernels print is in `Call`)."""
         self._close_files()
-        return self._process.close()
+        return "" if self._given_away else self._process.close()
 
     def kill(self) -> str:
         """End the process and its group at once; return what was printed.
@@ -315,7 +321,7 @@ class Executor:
             InfrastructureError: if it does not die, since the driver hangs.
         """
         self._close_files()
-        return self._process.kill()
+        return "" if self._given_away else self._process.kill()
 
     def __enter__(self) -> Executor:
         return self
@@ -396,6 +402,8 @@ class Executor:
         descriptor: int | None = None,
         timeout_s: float = PREPARATION_LIMIT_S,
     ) -> tuple[wire.Answer, wire.Reader]:
+        if self._given_away:
+            raise UsageError("this executor's process has another submission; use what `renewed` returned")
         try:
             self._process.send(request, body, descriptor, timeout_s)
         except TooSlow as error:

@@ -222,6 +222,7 @@ class _Flow:
         operations = len(self._request.plan(case.axes).operations)
         problem = forgery.contradiction(calls, operations, timed=timed)
         if problem is not None:
+            self._running.spoil()  # what was written over may be more than the events
             self._end(Status.INTEGRITY, "timing.forged_events", problem, case)
 
     # Counting

@@ -66,6 +66,9 @@ class Running(Protocol):
     ) -> Called | Failure:
         """Call a plan once, cold."""
 
+    def spoil(self) -> None:
+        """Have the process take no other submission."""
+
 
 class Profiled(Protocol):
     """What a profiler saw of one call; see `ncu.Profiled`."""

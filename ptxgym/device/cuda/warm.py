@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ptxgym.errors import InfrastructureError
 
@@ -44,7 +44,7 @@ class Warm(Generic[T]):
         return self._expected
 
     def take_waiting(self) -> T | None:
-        """Return one that is ready, or the first that will be; None where none was started.
+        """Return one that is ready, else one that is starting, else what a start failed with; None where none waits.
 
         Raises:
             InfrastructureError: if it does not start.
@@ -53,7 +53,7 @@ class Warm(Generic[T]):
             if self._closed:
                 raise InfrastructureError("the judge process is ending")
             self._expected = max(0, self._expected - 1)
-            first = next((one for one in self._waiting if one.done()), self._waiting[0] if self._waiting else None)
+            first = min(self._waiting, key=_rank, default=None)
             if first is not None:
                 self._waiting.remove(first)
         return None if first is None else first.result()
@@ -79,20 +79,23 @@ class Warm(Generic[T]):
         """
         one: Future[T] = Future()
         with self._mutex:
-            if self._closed or len(self._waiting) >= self._most:
+            if self._closed or sum(_rank(one) != _FAILED for one in self._waiting) >= self._most:
                 return False
             self._waiting.append(one)
         self._run(one, renew)
         return True
 
     def close(self) -> None:
-        """End those that wait."""
+        """End those that wait, and those that are starting when they have."""
         with self._mutex:
             self._closed = True
             waiting, self._waiting = list(self._waiting), deque()
         for one in waiting:
-            with contextlib.suppress(Exception):  # it never started
-                self._end(one.result())
+            one.add_done_callback(self._end_one)
+
+    def _end_one(self, one: Future[T]) -> None:
+        with contextlib.suppress(Exception):  # it never started
+            self._end(one.result())
 
     def _start_missing(self, wanted: int) -> None:
         with self._mutex:
@@ -108,3 +111,12 @@ class Warm(Generic[T]):
             one.set_result(start())
         except BaseException as error:  # whoever takes it is told
             one.set_exception(error)
+
+
+_READY, _STARTING, _FAILED = range(3)
+
+
+def _rank(one: Future[Any]) -> int:
+    if not one.done():
+        return _STARTING
+    return _READY if one.exception() is None else _FAILED

@@ -85,7 +85,10 @@ bool serve_one(Connection& connection, Printed& printed, Frame& frame) {
 void serve(Connection& connection, Printed& printed) {
     Frame frame{Request::load, Reader({}), -1};
     try {
-        for (bool more = connection.receive(frame); more;) more = serve_one(connection, printed, frame);
+        for (bool more = connection.receive(frame); more;) {
+            more = serve_one(connection, printed, frame);
+            if (more) Context::require_none();  // the next submission must not get the last one's
+        }
     } catch (const DriverError& error) {
         send_failure(connection, error, "");
     }

@@ -43,6 +43,14 @@ Context::~Context() {
     driver().cuDevicePrimaryCtxRelease(device_);
 }
 
+void Context::require_none() {
+    const Stage stage("start");
+    unsigned flags = 0;
+    int active = 0;
+    check(driver().cuDevicePrimaryCtxGetState(0, &flags, &active), "cuDevicePrimaryCtxGetState");
+    check(active ? CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE : CUDA_SUCCESS, "cuDevicePrimaryCtxRelease");
+}
+
 Session::Session(Printed& printed) : printed_(printed), device_(context_.device()) {
     const Stage stage("start");
     check(driver().cuDriverGetVersion(&driver_version_), "cuDriverGetVersion");
@@ -64,6 +72,7 @@ Session::Session(Printed& printed) : printed_(printed), device_(context_.device(
     main_ = stream(0);
     started_ = new_event(CU_EVENT_DEFAULT);
     ended_ = new_event(CU_EVENT_DEFAULT);
+    printed_.clear();
 }
 
 void Session::load(Job job) {

@@ -36,6 +36,8 @@ class Context {
 public:
     Context();
     ~Context();
+    // Throws where one is left.
+    static void require_none();
     Context(const Context&) = delete;
     Context& operator=(const Context&) = delete;
 

@@ -94,6 +94,7 @@ class FakeGpu:
     races: int = 0
     prepared: threading.Event = field(default_factory=threading.Event)
     open_executors: int = 0
+    spoilt: int = 0
     open_slots: int = 0
     shared: int = 0
     most_shared: int = 0
@@ -152,6 +153,9 @@ class FakeGpu:
         for name, result in results.items():
             result[:] = after[name]
         return answer
+
+    def spoil(self) -> None:
+        self.spoilt += 1
 
     # Memory
 

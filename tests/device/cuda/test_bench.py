@@ -19,7 +19,7 @@ from ptxgym.device.cuda.bench import Bench
 from ptxgym.device.cuda.judging import NumberJudge
 from ptxgym.device.cuda.lock import DeviceLock
 from ptxgym.device.cuda.tools import Unusable
-from ptxgym.errors import InfrastructureError
+from ptxgym.errors import InfrastructureError, UsageError
 from tests.device.cuda import fakes
 
 
@@ -36,6 +36,7 @@ class Process:
     made: list[Process]
     failing = False
     renewable = False
+    usable = True
 
     def __init__(self, observes: bool = True) -> None:
         if self.failing:
@@ -122,6 +123,8 @@ def test_side_streams_get_an_executor_of_their_own(bench: Bench) -> None:
     settle(lambda: len(executors()) == 2)
     with bench._executor([Plan(), Plan(has_side_streams=True)]) as running:  # type: ignore[list-item]
         assert running is executors()[2] and executors()[2].observes
+        executors()[2].renewable = True  # and yet it does not come to those of one stream
+    settle(lambda: executors()[2].ended)
     with bench._executor(PLANS) as running:
         assert running is executors()[0] and not executors()[0].observes
     assert bench._executors.expected == 0
@@ -140,13 +143,27 @@ def test_process_in_which_all_went_well_is_used_again(bench: Bench, monkeypatch:
     assert second.of is first and not first.ended  # type: ignore[attr-defined]
     assert second.ended and not hasattr(third, "of")
 
-    def lost(self: Process) -> Process:
-        raise InfrastructureError("the context did not come")
+    for error in (InfrastructureError("the context did not come"), UsageError("it has ended"), ValueError("no answer")):
+        before = use(well=True)
 
-    monkeypatch.setattr(Process, "renewed", lost)
-    fourth = use(well=True)
-    fifth = use(well=True)
-    assert fourth.of is third and fourth.ended and not hasattr(fifth, "of")  # type: ignore[attr-defined]
+        def lost(self: Process, error: Exception = error) -> Process:
+            raise error
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Process, "renewed", lost)
+            again = use(well=True)
+        assert again.of is before and again.ended  # type: ignore[attr-defined]
+        after = use(well=False)
+        assert not hasattr(after, "of"), "nobody is told of it"
+
+
+def test_process_that_ended_while_it_waited_is_not_taken(bench: Bench) -> None:
+    bench.expect(fakes.announced("rl"), 1)
+    settle(lambda: len(executors()) == 1)
+    executors()[0].usable = False
+    with bench._executor(PLANS) as running:
+        assert running is executors()[1]
+    assert executors()[0].ended
 
 
 def test_executor_ends_even_where_the_lock_is_not_granted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,7 +250,7 @@ def test_profiler_is_started_ahead_where_the_tier_profiles(bench: Bench, tier: A
     bench.expect(fakes.announced(tier), 1)
     settle(lambda: len(executors()) == 1 and len(profilers()) == ahead)
     bench.close()
-    assert all(process.ended for process in (*executors(), *profilers()))
+    settle(lambda: all(process.ended for process in (*executors(), *profilers())))
 
 
 def test_inputs_are_drawn_ahead(bench: Bench) -> None:

@@ -351,11 +351,15 @@ def test_profiled_run_must_launch_compute_and_last_as_the_others(gpu: FakeGpu) -
 def test_time_that_the_hosts_clock_contradicts_is_an_integrity_failure(gpu: FakeGpu) -> None:
     gpu.answer = lambda number, call: replace(call, time_us=900.0)
     assert failed(run(gpu)).code == "timing.forged_events"
-    assert len(gpu.calls) == 1
+    assert len(gpu.calls) == gpu.spoilt == 1
     gpu.answer = lambda number, call: call if number < CASES else replace(call, time_us=10.0, device_wall_us=900.0)
     gpu.calls.clear()
     outcome = run(gpu)
     assert failed(outcome).status is Status.INTEGRITY and outcome.timing is None
+    gpu.spoilt = 0
+    gpu.answer = lambda number, call: call
+    judged(run(gpu))
+    assert gpu.spoilt == 0, "the control"
 
 
 @pytest.mark.parametrize("first", [0, 2, CASES + 1])

@@ -104,6 +104,30 @@ def test_what_was_used_is_made_ready_again_where_room_is_left(factory: Factory) 
     assert not factory.pool.put(lambda: 74)
 
 
+def test_who_takes_gets_what_is_ready_or_coming_before_what_failed(factory: Factory) -> None:
+    def fail() -> int:
+        raise InfrastructureError("no room")
+
+    assert factory.pool.put(fail)
+    assert factory.pool.put(lambda: 70) and factory.pool.put(lambda: 71), "what failed takes no place"
+    assert [factory.pool.take() for _ in range(2)] == [70, 71]
+    factory.gate.clear()
+    factory.pool.expect(2)  # the one that failed, and one that starts
+    threading.Timer(0.05, factory.gate.set).start()
+    assert factory.pool.take() == 1
+    with pytest.raises(InfrastructureError, match="no room"):
+        factory.pool.take()
+
+
+def test_closing_does_not_wait_for_what_is_starting(factory: Factory) -> None:
+    factory.gate.clear()
+    factory.pool.expect(1)
+    factory.pool.close()
+    assert factory.ended == []
+    factory.gate.set()
+    settle(lambda: factory.ended == [1])
+
+
 def test_closing_ends_what_waits(factory: Factory) -> None:
     factory.pool.expect(2)
     settle(lambda: len(factory.started) == 2)

@@ -59,7 +59,7 @@ Kernel residue{"ptxgym_residue", "", {4, 4}, {}};
 Kernel translations{"ptxgym_translations", "", {8, 8}, {}};
 unsigned arrived = 0;
 FILE* log_file = nullptr;
-int sticky = 0;
+int sticky = 0, active = 0;
 bool hangs = false;
 Module* loaded = nullptr;
 std::size_t created_bytes = 0;
@@ -215,10 +215,18 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute which, CUdevice) {
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) {
     *context = nullptr;
     note("context %s", std::getenv("CUDA_VISIBLE_DEVICES"));
+    active = 1;
     return verdict("cuDevicePrimaryCtxRetain");
 }
 CUresult cuDevicePrimaryCtxRelease(CUdevice) {
     note("context ends");
+    const CUresult result = verdict("cuDevicePrimaryCtxRelease");
+    if (result == CUDA_SUCCESS) active = 0;
+    return result;
+}
+CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned* flags, int* state) {
+    *flags = 0;
+    *state = active;
     return CUDA_SUCCESS;
 }
 CUresult cuCtxSetCurrent(CUcontext) { return CUDA_SUCCESS; }

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ptxgym.device.cuda import wire
+from ptxgym.device.cuda import job, wire
 from ptxgym.device.cuda.executor import MOST_SUBMISSIONS, Call, Executor
 from ptxgym.errors import InfrastructureError, UsageError, WorkerDied
 
@@ -147,6 +147,9 @@ def test_a_process_takes_submissions_one_after_another_and_keeps_nothing(fake: F
         assert out.tolist() == [number] * 64
         before, executor = executor, executor.renewed()
         assert not before.usable and not before.renewable
+        assert before.kill() == before.close() == "" and executor.usable, (
+            "it has nothing to do with the process any more"
+        )
         assert len(fake.log("^context GPU-fake")) == number + 1
         assert len(fake.log("^context ends")) == len(fake.log("^free addresses")) == number
         assert len(fake.log("^load module")) == len(fake.log("^unload")) > 0
@@ -157,6 +160,16 @@ def test_a_process_takes_submissions_one_after_another_and_keeps_nothing(fake: F
     assert len(set(files)) == 1
     executor.close()
     os.close(region.fd)
+
+
+def test_who_gave_the_process_away_asks_it_for_nothing(fake: Fake) -> None:
+    before = fake.start()
+    before.ready()
+    executor = before.renewed()
+    with pytest.raises(UsageError, match="has another submission"):
+        before.load(fake.build(), [COPY])
+    assert executor.load(fake.build(), [COPY]) is None
+    executor.close()
 
 
 def test_a_process_in_which_something_went_wrong_takes_no_other_submission(fake: Fake) -> None:
@@ -177,15 +190,38 @@ def test_a_process_in_which_something_went_wrong_takes_no_other_submission(fake:
     executor = fake.loaded(COPY)
     assert isinstance(executor.call(0, {"A": array}, {}, timeout_s=20), Call)
     executor._submissions = MOST_SUBMISSIONS - 1
-    assert not executor.renewed().renewable
+    executor = executor.renewed()
+    executor.spoil()
+    assert not executor.renewable
+    executor._flawless, executor._submissions = True, MOST_SUBMISSIONS
+    assert not executor.renewable
 
 
-def test_a_process_whose_next_context_does_not_come_is_ended(fake: Fake) -> None:
-    executor = fake.loaded(COPY, script=["fail cuDevicePrimaryCtxRetain 802 2"])
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("fail cuDevicePrimaryCtxRetain 802 2", "cuDevicePrimaryCtxRetain returned CUDA_ERROR_802"),
+        ("fail cuDevicePrimaryCtxRelease 2 1", "cuDevicePrimaryCtxRelease returned"),  # so that the old one is left
+    ],
+)
+def test_a_process_whose_next_context_does_not_come_is_ended(fake: Fake, script: str, said: str) -> None:
+    executor = fake.loaded(COPY, script=[script])
     processes = children()
-    with pytest.raises(InfrastructureError, match="cuDevicePrimaryCtxRetain returned CUDA_ERROR_802"):
+    with pytest.raises(InfrastructureError, match=said):
         executor.renewed()
     assert len(processes - children()) == 1
+
+
+def test_what_one_submission_printed_is_not_told_to_the_next(fake: Fake) -> None:
+    prints = plan([], launch("print", literal(3, 4)))
+    executor = fake.loaded(prints, script=["fail cuModuleLoadData 209 2"])  # the second submission's
+    called = executor.call(0, {}, {}, timeout_s=20)
+    assert isinstance(called, Call) and called.printed
+    executor = executor.renewed()
+    answer, body = executor._ask(wire.Request.LOAD, job.load_request(fake.build(), [prints]))
+    _, (result,), *_ = body.text(), body.numbers("i"), body.text(), body.text(), body.numbers("i")
+    assert (answer, result, body.text()) == (wire.Answer.FAILED, 209, "")
+    executor.close()
 
 
 def test_an_abandoned_executor_is_ended(fake: Fake) -> None:
