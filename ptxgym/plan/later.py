@@ -30,6 +30,8 @@ from ptxgym.plan.model import (
 
 MAX_CHOICES = 64
 """Ways to say which operations were left out that are tried."""
+MAX_MATCHES = 5_000
+"""Operations that are matched before no third way with fewer counts is tried: where thousands count, that is slow."""
 COUNTS_MOST = 1 << 31
 """By how much a count of 8 bytes may go up or down: beyond, its halves are looked at one by one."""
 
@@ -172,6 +174,7 @@ class _Comparison:
         self._later_sizes = {b.name: b.size_bytes for b in later.merged.buffers}
         self._roles = {b.name: b.role for asked in (first, later) for b in asked.merged.buffers}
         self._before = {b.name for b in earlier[-1].merged.buffers}
+        self._matches = 0
 
     def run(self) -> None:
         state = self._align()
@@ -195,12 +198,18 @@ class _Comparison:
     def _align(self) -> _State:
         """Match every operation of the later call with one of the first; what is left over may have been left out.
 
-        Of all ways to do so, the one that takes the fewest words for counts.
+        Of the ways to do so that are tried, the one that takes the fewest words for counts. Until there is one, the
+        last choice is changed first, which is the nearest to what failed; from then on the one with the fewest counts
+        before it, which may be far from the end.
         """
         todo, choices = [_State()], 0
         problem: Different | None = None
         best: _State | None = None
         while todo and choices < MAX_CHOICES:
+            if best is not None:
+                if choices > 1 and self._matches >= MAX_MATCHES:
+                    break
+                todo.sort(key=lambda each: len(each.counters), reverse=True)  # of as many, the last stays behind
             state, choices = todo.pop(), choices + 1
             try:
                 found = self._follow(state, todo)
@@ -220,6 +229,7 @@ class _Comparison:
         """Match from `state` on; where an operation could also have been left out, note that as a choice."""
         firsts, laters = self._first.merged.operations, self._later.merged.operations
         while state.at < len(firsts):
+            self._matches += 1
             one = firsts[state.at]
             skipped = (
                 _State(state.at + 1, state.later_at, state.pairs.copy(), (*state.left_out, state.at), state.counters)

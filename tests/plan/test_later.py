@@ -60,6 +60,8 @@ KEPT = {
     45: ("a count of calls",),
     47: ("a count of calls",),
     48: ("what a launch of the first call set up", "workspace0"),
+    49: ("what a launch of the first call set up", "workspace0"),
+    50: ("a count of calls", "what a launch of the first call set up", "workspace0", "workspace2"),
 }
 
 

@@ -255,6 +255,19 @@ extern "C" void run(const float* A, float* B, int mode, int n, cudaStream_t stre
             if (first) allocate(4096), numbered<<<1, 32, 0, stream>>>(space, 1);
             numbered<<<1, 32, 0, stream>>>(space, 2);
             return plain<<<1, 32, 0, stream>>>(A, B, n);
+        case 49:  // the same, with more launches behind that touch no argument than ways are tried
+            if (first) allocate(4096), numbered<<<1, 32, 0, stream>>>(space, 1);
+            numbered<<<1, 32, 0, stream>>>(space, 2);
+            for (int i = 0; i < 70; ++i) prepare<<<1, 32, 0, stream>>>(space);
+            return plain<<<1, 32, 0, stream>>>(A, B, n);
+        case 50: {  // as many that count, before one of another workspace that is left out
+            static float *set_up = nullptr, *used = nullptr;
+            if (first) allocate(4096), cudaMalloc(&set_up, 4096), cudaMalloc(&used, 4096);
+            for (int i = 0; i < 70; ++i) numbered<<<1, 32, 0, stream>>>(space, calls);
+            if (first) prepare<<<1, 32, 0, stream>>>(set_up);
+            prepare<<<1, 32, 0, stream>>>(used);
+            return through<<<1, 32, 0, stream>>>(A, used, B, n);
+        }
         case 38:  // a second call that does not end
             for (volatile int i = 0; calls == 2; i = i ^ 1) {
             }
