@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import logging
@@ -10,6 +9,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Mapping, Sequence
+from concurrent.futures import wait
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -28,6 +28,8 @@ from ptxgym.train import runner
 from ptxgym.train.recipe import PpoRecipe, check_trainer
 from ptxgym.train.recorder import recording
 from ptxgym.train.run import CHECKPOINTS, MODEL, Front, Log, Metrics, TrainRun
+
+logger = logging.getLogger("ptxgym.train")
 
 WHO, EXTRA = "training by RLlib needs", "ray"
 ENV = "ptxgym-knobs"
@@ -213,16 +215,23 @@ def _stop(ray: Any, algorithm: Any) -> None:
     """Stop an algorithm, and kill env runners that do not end.
 
     RLlib waits for them without a limit: for as long as each is in turns that a service which is gone does not answer.
+
+    Raises:
+        Exception: what `stop` raises; that may be a TimeoutError of its own.
     """
     stopped = started(algorithm.stop, "ptxgym-rllib-stop")
-    try:
-        stopped.result(STOP_LIMIT_S)
-    except TimeoutError:
+    if not wait([stopped], STOP_LIMIT_S).done:
         for group in (algorithm.env_runner_group, algorithm.eval_env_runner_group):
             for actor in () if group is None else list(group._worker_manager.actors().values()):
                 ray.kill(actor)
-        with contextlib.suppress(TimeoutError):
-            stopped.result(STOP_LIMIT_S)
+        if not wait([stopped], STOP_LIMIT_S).done:
+            logger.warning(
+                "RLlib has not ended %g s after its env runners were killed, and is left: what still runs may start "
+                "Ray anew",
+                STOP_LIMIT_S,
+            )
+            return
+    stopped.result()
 
 
 def _iterate(algorithm: Any, recipe: PpoRecipe, folder: Path, log: Log) -> list[Evaluated]:
