@@ -53,7 +53,7 @@ class Backend(Protocol):
         Args:
             role: The place that it fills.
             config: What it must know.
-            tell: Takes what is waited for, where that takes long.
+            tell: Takes what is waited for, where that takes long, and "" when it has come.
 
         Raises:
             InfrastructureError: if it does not come up; trying again may help.

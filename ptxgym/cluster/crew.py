@@ -48,10 +48,16 @@ class _Vacancy:
     hire_at: float
     hiring: bool = False
     trouble: str = ""
-    waits: bool = False
-    """Whether its next worker has no room yet."""
+    """Why the last worker ended, or could not be had."""
+    waits: str = ""
+    """What its next worker waits for, as for room, before it comes up."""
     failures: int = 0
     """Hires in a row."""
+
+    @property
+    def starts(self) -> bool:
+        """Whether its worker comes up now, as far as nothing has kept it from that yet."""
+        return self.hiring and not self.waits and not self.failures
 
 
 class Crew:
@@ -109,22 +115,22 @@ class Crew:
         return Able(hand for hand in self.hands if hand.role.serves(kind, arch))
 
     def troubles(self) -> dict[str, list[str]]:
-        """Return which roles are vacant, by why, where that is known."""
+        """Return which roles are vacant, and not about to be filled, by why, where that is known."""
         found: dict[str, list[str]] = {}
         for name, vacancy in self._vacancies.items():
-            if vacancy.trouble:
-                found.setdefault(vacancy.trouble, []).append(name)
+            why = vacancy.waits or vacancy.trouble
+            if why and not vacancy.starts:
+                found.setdefault(why, []).append(name)
         return found
 
     def starting(self) -> list[Role]:
         """Return the roles whose worker comes up now, as far as nothing has kept it from that yet."""
-        vacancies = self._vacancies.values()
-        return [one.role for one in vacancies if one.hiring and not one.waits and not one.failures]
+        return [vacancy.role for vacancy in self._vacancies.values() if vacancy.starts]
 
     def awaited(self, role: Role, what: str) -> None:
-        """Note what a worker that is being hired waits for."""
+        """Note what a worker that is being hired waits for; nothing any more, if that is empty."""
         if (vacancy := self._vacancies.get(role.name)) is not None:
-            vacancy.trouble, vacancy.waits = what, True
+            vacancy.waits = what
 
     def hopeless(self) -> bool:
         """Whether there is no worker, and hiring for each role has failed several times in a row."""
@@ -177,7 +183,7 @@ class Crew:
                 done.result().kill()
             return
         now = self._clock()
-        vacancy.hiring = False
+        vacancy.hiring, vacancy.waits = False, ""
         if error is None:
             del self._vacancies[role.name]
             hand = Hand(role, done.result(), now)

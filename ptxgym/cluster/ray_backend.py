@@ -130,6 +130,7 @@ class RayBackend:
         try:
             until = time.monotonic() + START_LIMIT_S
             node = self._answer(actor.where.remote(), until, lambda waited_s: self._tell_of_room(role, waited_s, tell))
+            tell("")
             until = time.monotonic() + START_LIMIT_S
             return RayWorker(actor, name, node, self._answer(actor.start.remote(), until))
         except _NotReady:

@@ -26,6 +26,7 @@ class Metrics:
         self._lobby = Gauge("ptxgym_lobby", "Askers that wait for room in the queue.", ("service",))
         self._workers = Gauge("ptxgym_workers", "Workers, by kind and state.", ("service", "kind", "state"))
         self._wanted = Gauge("ptxgym_workers_wanted", "Workers that should be there.", ("service", "kind"))
+        self._starting = Gauge("ptxgym_workers_starting", "Those of them that come up now.", ("service", "kind"))
         self._busy = Gauge(
             "ptxgym_busy_share", "Share of its life that a worker had work.", ("service", "worker", "place")
         )
@@ -39,6 +40,7 @@ class Metrics:
         for kind in Kind:
             self._waiting.set(status.waiting[kind], self._service | {"kind": kind})
             self._wanted.set(status.wanted[kind], self._service | {"kind": kind})
+            self._starting.set(status.starting.get(kind, 0), self._service | {"kind": kind})
             states = [worker.state for worker in status.workers if kind in worker.kinds]
             for state in WorkerState:  # also those that nobody is in any more
                 self._workers.set(states.count(state), self._service | {"kind": kind, "state": state})

@@ -164,7 +164,7 @@ class Scheduler:
         )
 
     def troubles(self) -> str:
-        """Return why roles are vacant, where that is known."""
+        """Return why roles are vacant, and not about to be filled, where that is known."""
         said = []
         for trouble, names in self._crew.troubles().items():
             others = f" and {len(names) - NAMED} others" if len(names) > NAMED else ""
@@ -172,7 +172,7 @@ class Scheduler:
         return "; ".join(said)
 
     def awaited(self, role: Role, what: str) -> None:
-        """Note what a worker that is being hired waits for."""
+        """Note what a worker that is being hired waits for; nothing any more, if that is empty."""
         self._crew.awaited(role, what)
 
     def hopeless(self) -> bool:
@@ -221,12 +221,12 @@ class Scheduler:
 
     def _why_late(self, job: Job, asker: Asker) -> str:
         doing = f"in step {job.kind} on {job.hand.worker.name}" if job.hand else f"waiting for step {job.kind}"
-        needed = self.troubles()
         there = ""
-        if job.hand is None and needed:
-            there = f"; workers are missing: {needed}"
-        elif job.hand is None and any(role.serves(job.kind, job.work.arch) for role in self._crew.starting()):
-            there = ", whose workers are still starting"
+        if job.hand is None:
+            if any(role.serves(job.kind, job.work.arch) for role in self._crew.starting()):
+                there = ", whose workers are still starting"
+            if missing := self.troubles():
+                there += f"; workers are missing: {missing}"
         return f"no verdict by the deadline; the evaluation was {doing}{there}. Nothing is said about the submission"
 
     def _leave(self, job: Job, leaving: Sequence[Asker]) -> None:

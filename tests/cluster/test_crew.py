@@ -198,8 +198,52 @@ def test_workers_that_were_tried_in_vain_or_have_no_room_are_missing(capsys):
     assert shown(bench, capsys)[1:] == ["2 of 2 build workers are missing", "1 of 1 emulate workers are missing"]
 
 
-def test_a_worker_that_ended_is_started_again():
+def test_a_worker_whose_room_has_come_is_starting(capsys):
+    bench = Bench([BUILDER])
+    bench.scheduler.awaited(BUILDER, "waits for room")
+    assert shown(bench, capsys) == ["missing: build 0: waits for room", "1 of 1 build workers are missing"]
+    bench.scheduler.awaited(BUILDER, "")
+    assert shown(bench, capsys) == ["1 of 1 build workers are starting"]
+
+
+def test_a_hire_that_waited_in_vain_is_missing_for_why_it_failed(capsys):
+    bench = Bench([BUILDER])
+    bench.scheduler.awaited(BUILDER, "waits for room")
+    bench.hires.pop()[1].set_exception(InfrastructureError("no compiler"))
+    bench.settle()
+    bench.wait(1)  # it is tried again, and has room at once
+    bench.scheduler.awaited(BUILDER, "")
+    assert shown(bench, capsys) == ["missing: build 0: no compiler", "1 of 1 build workers are missing"]
+
+
+def test_a_worker_that_ended_is_started_again(capsys):
     bench, worker = one_worker()
     worker.die("out of memory")
     bench.settle()
     assert bench.scheduler.status().starting[Kind.BUILD] == 1
+    assert shown(bench, capsys) == ["1 of 1 build workers are starting", "1 of 1 emulate workers are starting"]
+    late = bench.ask("a", deadline_s=5)
+    bench.wait(6)
+    with pytest.raises(DeadlineExceeded, match=r"step build, whose workers are still starting\. Nothing"):
+        late.result(0)
+
+
+def test_a_worker_that_ends_again_and_again_is_missing_between_its_starts(capsys):
+    bench, worker = one_worker()
+    worker.die("out of memory")
+    bench.settle()
+    bench.staff()[0].die("out of memory")
+    bench.settle()
+    assert not bench.hires and shown(bench, capsys)[0] == "missing: cpu 0: out of memory"
+    bench.wait(1)
+    assert len(bench.hires) == 1 and shown(bench, capsys)[0] == "1 of 1 build workers are starting"
+
+
+def test_who_is_late_learns_of_workers_that_start_and_of_those_that_are_missing():
+    bench = Bench([CPU, BUILDER])
+    bench.scheduler.awaited(BUILDER, "waits for room")
+    late = bench.ask("a", deadline_s=5)
+    bench.wait(6)
+    said = "step build, whose workers are still starting; workers are missing: build 0: waits for room. Nothing"
+    with pytest.raises(DeadlineExceeded, match=said):
+        late.result(0)

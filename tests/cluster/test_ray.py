@@ -128,6 +128,7 @@ def test_ray_s_own_endpoint_exports_the_metrics(service):
 
     eventually(lambda: (value("ptxgym_events_total", 'event="evaluated"') or 0) >= 1)
     assert value("ptxgym_workers_wanted", 'kind="measure"') == 1
+    eventually(lambda: value("ptxgym_workers_starting", 'kind="measure"') == 0)
     eventually(lambda: value("ptxgym_workers", 'state="quarantined"') == 0)  # what nobody is in is told, too
     eventually(lambda: value("ptxgym_busy_share", 'worker="H200 0"') is not None)  # once it has joined
 
