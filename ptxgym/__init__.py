@@ -5,13 +5,14 @@ Importing ptxgym registers every environment of `envs/` with Gymnasium, by strin
 
 from __future__ import annotations
 
-from ptxgym.starting import end_at_interrupt
+from ptxgym.starting import EndAtInterrupt
 
-end_at_interrupt()  # before what takes long to import
+with EndAtInterrupt():  # what takes long to import
+    from typing import TYPE_CHECKING, Any
 
-from typing import TYPE_CHECKING, Any  # noqa: E402
+    from ptxgym.registration import add_content, make, register_at_import
 
-from ptxgym.registration import add_content, make, register_at_import  # noqa: E402
+    register_at_import()
 
 if TYPE_CHECKING:
     from ptxgym.env import KernelEnv
@@ -71,6 +72,3 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     """List the public names, imported or not."""
     return sorted(__all__)
-
-
-register_at_import()

@@ -158,8 +158,16 @@ def started(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 def test_an_interrupt_before_the_command_can_treat_it_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "ptxgym").write_text(SCRIPT)
-    for command in ([str(tmp_path / "ptxgym"), "list"], ["-m", "ptxgym", "list"], ["-m", "ptxgym.cli", "list"]):
-        done = started(tmp_path, *command)
+    for command in (
+        [str(tmp_path / "ptxgym")],
+        ["-m", "ptxgym"],
+        ["-m", "ptxgym.cli"],
+        ["-mptxgym"],
+        ["-mptxgym.cli"],
+        ["-Bm", "ptxgym"],
+        ["-W", "ignore:my", "-Wignore:my", "-Xmy", "-X", "my", "--check-hash-based-pycs", "default", "-Bmptxgym"],
+    ):
+        done = started(tmp_path, *command, "list")
         assert (done.returncode, done.stderr) == (130, "importing\nptxgym: interrupted\n"), command
 
 
@@ -169,8 +177,44 @@ def test_other_programs_keep_their_interrupts(tmp_path: Path) -> None:
     for command in ([str(tmp_path / "other")], ["-c", spawned]):
         done = started(tmp_path, *command)
         assert (done.returncode, done.stdout, done.stderr) == (0, "mine\n", "importing\n"), command
-    done = started(tmp_path, "-m", "ptxgym.cluster.worker")
-    assert done.returncode == -signal.SIGINT and done.stderr.endswith("KeyboardInterrupt\n")
+    for command in (["-m", "ptxgym.cluster.worker"], ["-mptxgym.cluster.worker", "-m", "ptxgym"]):
+        done = started(tmp_path, *command)
+        assert done.returncode == -signal.SIGINT and done.stderr.endswith("KeyboardInterrupt\n"), command
+
+
+OWN = """
+import atexit, signal
+atexit.register(print, "at the end")
+try:
+    import ptxgym
+except ImportError as error:
+    print(error)
+try:
+    print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+    signal.raise_signal(signal.SIGINT)
+except KeyboardInterrupt:
+    print("mine")
+"""
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["", "cannot import it"])
+def test_a_program_of_the_same_name_has_its_interrupts_back(tmp_path: Path, fails: bool) -> None:
+    (tmp_path / "ptxgym").write_text(OWN)
+    if fails:
+        (tmp_path / "gymnasium.py").write_text("raise ImportError('broken')\n")
+    root = str(Path(ptxgym.__file__).parents[1])
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), root])}
+    done = subprocess.run([sys.executable, str(tmp_path / "ptxgym")], capture_output=True, text=True, env=env)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == ("broken\n" if fails else "") + "True\nmine\nat the end\n"
+
+
+def test_a_thread_of_a_program_of_the_same_name_may_import_the_library(tmp_path: Path) -> None:
+    imports = "import threading\n\ndef load():\n    import ptxgym\n    print(ptxgym.__version__)\n\n"
+    (tmp_path / "ptxgym").write_text(imports + "threading.Thread(target=load).start()\n")
+    env = {**os.environ, "PYTHONPATH": str(Path(ptxgym.__file__).parents[1])}
+    done = subprocess.run([sys.executable, str(tmp_path / "ptxgym")], capture_output=True, text=True, env=env)
+    assert (done.stdout, done.stderr) == (f"{ptxgym.__version__}\n", "")
 
 
 def test_the_command_treats_its_interrupts_itself(tmp_path: Path) -> None:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from ptxgym.starting import let_main_end
-
 
 def main() -> None:
     """Run the command line and end the process; whatever ends it early is one line and a status of `console.Exit`."""
     try:
-        let_main_end()
         from ptxgym.cli.ending import run  # takes a moment: an interrupt may come in between
 
         status = run()
