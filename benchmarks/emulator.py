@@ -119,9 +119,9 @@ def best(device: EmulatorDevice, case: Case, threads: int, runs: int) -> Executi
 
 def seconds_of(checkout: Path, case: str, runs: int) -> float:
     """Return the seconds that the emulator of `checkout` takes on one host thread."""
-    command = [sys.executable, __file__, "--only", case, "--runs", str(runs), "--json"]
+    command = [sys.executable, str(Path(__file__).resolve()), "--only", case, "--runs", str(runs), "--json"]
     environment = {**os.environ, "PYTHONPATH": str(checkout)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{checkout}: {done.stderr or done.stdout}")
     return float(json.loads(done.stdout)[case])

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxgym.device.emulator.core import Bytes, LaunchOutcome, Outcome, PlacedBuffer
+from ptxgym.device.emulator.placement import zeros
 from ptxgym.device.emulator.session import (
     OUTCOME_NAMES,
     LoadedModule,
@@ -67,8 +68,7 @@ def run_sample(
 def _placed(item: Mapping[str, Any], repeated: Bytes | None) -> PlacedBuffer:
     if repeated is not None:
         return PlacedBuffer(item["name"], item["address"], repeated, is_input=True)
-    data, marks = np.zeros(item["size"], np.uint8), np.zeros(item["size"], np.uint8)
-    return PlacedBuffer(item["name"], item["address"], data, marks)
+    return PlacedBuffer(item["name"], item["address"], zeros(item["size"]), zeros(item["size"]))
 
 
 def _run(

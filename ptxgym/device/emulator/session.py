@@ -19,7 +19,7 @@ from ptxgym.device.emulator.core import Bytes, Core, LaunchOutcome, LaunchShape,
 from ptxgym.device.emulator.decode import DecodedModule
 from ptxgym.device.emulator.decode_grammar import NotEmulated
 from ptxgym.device.emulator.ir import DecodedKernel, ModuleSymbol
-from ptxgym.device.emulator.placement import after
+from ptxgym.device.emulator.placement import after, zeros
 from ptxgym.device.emulator.places import call_chains
 from ptxgym.device.emulator.ptx import PtxSyntaxError
 
@@ -50,7 +50,7 @@ class Memory:
         for name, symbol in symbols.items():
             known = self.buffers.get(name)
             address, size = (known.address, known.data.size) if known else (end, symbol.size_bytes)
-            data = np.zeros(max(size, 1), np.uint8)
+            data = zeros(max(size, 1))
             self.buffers[name] = PlacedBuffer(name, address, data, read_only=symbol.space == "const")
             end = max(end, after(address, size))
         self.addresses = {name: buffer.address for name, buffer in self.buffers.items()}
@@ -60,7 +60,7 @@ class Memory:
 
     def stamp(self) -> None:
         """Keep from now on what launches do with every byte, since some of them may overlap."""
-        self.ascending = [replace(buffer, stamps=np.zeros(buffer.data.size, np.uint8)) for buffer in self.ascending]
+        self.ascending = [replace(buffer, stamps=zeros(buffer.data.size)) for buffer in self.ascending]
 
     def overlap(self, keep: bool) -> None:
         """What the last launch did is now what the launch before did; with `keep`, beside what that one has not waited
@@ -159,8 +159,10 @@ def launched_kernels(job: Mapping[str, Any]) -> list[str]:
 def placed(item: Mapping[str, Any], arena: Bytes) -> PlacedBuffer:
     """Return a buffer as a job describes it: in the arena, or poisoned memory of the worker's own."""
     name, size, role, offset = item["name"], item["size"], item["role"], item["offset"]
-    data = arena[offset : offset + size] if offset is not None else np.full(size, POISON, np.uint8)
-    written = np.zeros(size, np.uint8) if role in ("output", "workspace") else None
+    data = arena[offset : offset + size] if offset is not None else zeros(size)
+    if offset is None:
+        data[:] = POISON
+    written = zeros(size) if role in ("output", "workspace") else None
     return PlacedBuffer(name, item["address"], data, written, is_input=role == "input")
 
 

@@ -1,6 +1,6 @@
 // Checks of memory accesses: bounds, alignment, uninitialised reads, and what shadow and proof must know.
 #include "access.hpp"
-#include "global_access.hpp"
+#include "global_order.hpp"
 
 namespace {
 
@@ -37,12 +37,24 @@ void read_uninitialised(Cta& cta, Warp& w, const Inst& inst, const Buffer& buffe
   }
 }
 
+// Marks as initialised, in the sizes that most stores of lanes and warps have.
+inline void mark(uint8_t* marks, uint64_t bytes) {
+  switch (bytes) {
+    case 4: std::memset(marks, 1, 4); break;
+    case 16: std::memset(marks, 1, 16); break;
+    case 128: std::memset(marks, 1, 128); break;
+    default: std::memset(marks, 1, bytes);
+  }
+}
+
 // Tells proof, later launches and order of an access inside one buffer. False: the proof forbids it.
 __attribute__((noinline)) bool note_lanes(Cta& cta, Warp& w, const Inst& inst, uint32_t mask, Kind kind,
                                           Buffer& buffer, const Addresses& a, bool notes, bool orders) {
   Ranges ranges;
   for_ranges(a, mask, [&](uint64_t from, uint64_t bytes) { ranges.add(from, bytes); });
-  if (notes)
+  if (notes && !cta.grid.track && !buffer.stamps)
+    for (const Range& range : ranges) mark(buffer.initialised + (range.address - buffer.base), range.bytes);
+  else if (notes)
     for (const Range& range : ranges)
       if (!cta.note_access(buffer, range.address - buffer.base, range.bytes, access_of(kind))) return false;
   if (orders) order_global(cta, w, inst, buffer, ranges, a.each, access_of(kind));
@@ -156,7 +168,10 @@ bool resolve(Cta& cta, Cta& owner, Warp& w, const Inst& inst, uint32_t mask, Spa
       const bool notes = proving || buffer->stamps || (kind != Kind::Load && buffer->initialised);
       const bool orders =
           cta.grid.order && (kind != Kind::Load || buffer->ordered || mods_order(inst.mods) != O_WEAK);
-      if ((notes || orders) && !note_lanes(cta, w, inst, mask, kind, *buffer, a, notes, orders)) return false;
+      const bool fresh = kind == Kind::Store && orders && a.pattern == Pattern::Dense && !buffer->stamps &&
+                         cta.grid.order->fresh_store(cta, w, cta.index_of(inst), *buffer, a.low - buffer->base, span);
+      if (fresh && buffer->initialised) mark(buffer->initialised + (a.low - buffer->base), span);
+      if (!fresh && (notes || orders) && !note_lanes(cta, w, inst, mask, kind, *buffer, a, notes, orders)) return false;
       base = buffer->data;
       a.shift(buffer->base);
       return true;

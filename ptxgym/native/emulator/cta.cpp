@@ -25,7 +25,7 @@ uint64_t special(const Cta& cta, int warp, int lane, uint32_t which) {
   const uint32_t thread = static_cast<uint32_t>(warp) * LANES + static_cast<uint32_t>(lane);
   const uint32_t bit = 1u << lane;
   switch (which) {
-    case SR_TID_X: return thread % g.block[0];
+    case SR_TID_X: return thread < g.block[0] ? thread : thread % g.block[0];
     case SR_TID_Y: return thread / g.block[0] % g.block[1];
     case SR_TID_Z: return thread / (g.block[0] * g.block[1]);
     case SR_NTID_X: return g.block[0];
@@ -70,6 +70,21 @@ uint64_t special(const Cta& cta, int warp, int lane, uint32_t which) {
     case SR_AGGR_SMEM:
       return static_cast<uint64_t>(cta.program.kernel.static_smem_bytes) + g.dynamic_smem_bytes + SMEM_BASE;
     default: return 0;
+  }
+}
+
+bool differs_by_lane(uint32_t which) {
+  switch (which) {
+    case SR_TID_X:
+    case SR_TID_Y:
+    case SR_TID_Z:
+    case SR_LANEID:
+    case SR_LANEMASK_EQ:
+    case SR_LANEMASK_LE:
+    case SR_LANEMASK_LT:
+    case SR_LANEMASK_GE:
+    case SR_LANEMASK_GT: return true;
+    default: return false;
   }
 }
 
@@ -157,8 +172,10 @@ void Cta::start(uint64_t linear_index) {
     }
     for (int64_t s = 0; s < k.nsreg; ++s) {
       const SregInit& init = k.sregs[s];
+      const bool apart = differs_by_lane(init.sreg);
+      uint64_t value = special(*this, w.id, 0, init.sreg);
       for (int lane = 0; lane < LANES; ++lane) {
-        const uint64_t value = special(*this, w.id, lane, init.sreg);
+        if (apart) value = special(*this, w.id, lane, init.sreg);
         if (init.width == 8)
           w.reg<uint64_t>(init.offset)[lane] = value;
         else if (init.width == 1)

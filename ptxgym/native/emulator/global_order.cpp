@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "shadow_clock.hpp"
+
 namespace {
 
 bool changes(const GlobalTouch& t) { return t.write || t.kind == GlobalKind::Atomic; }
@@ -33,56 +35,113 @@ constexpr const char* PLAIN =
     "Plain accesses to what others change at the same time are races, whatever the compiler makes of them: use "
     "ld.relaxed or ld.acquire (volatile, cuda::atomic_ref), st.release or an atomic.";
 
+void fill_in(GlobalTouch& touch, const Cta& cta, const Warp& warp, const Inst& inst, Access access, bool async) {
+  touch.unit = static_cast<uint32_t>(cta.unit);
+  touch.cta = static_cast<uint32_t>(cta.linear);
+  touch.time = touch.component = 0;
+  touch.inst = cta.index_of(inst);
+  touch.warp = static_cast<uint16_t>(warp.id);
+  touch.write = access == Access::Write;
+  touch.async = async;
+  const uint8_t order = async ? static_cast<uint8_t>(O_WEAK) : mods_order(inst.mods);
+  touch.kind = access == Access::Atomic ? GlobalKind::Atomic : order == O_WEAK ? GlobalKind::Weak : GlobalKind::Strong;
+  const bool named = !async && order != O_VOLATILE && mods_scope(inst.mods);
+  const uint8_t scope = named ? mods_scope(inst.mods) : static_cast<uint8_t>(SC_SYS);
+  touch.scope = touch.kind == GlobalKind::Weak ? uint8_t{0} : scope;
+  touch.mask = GlobalPages::WHOLE;
+}
+
 }  // namespace
 
-GlobalOrder::GlobalOrder(Grid& grid, bool talks) : communicating(talks), grid_(grid) {
+// What one access makes of the past of the words that it touches, and of whom it meets there.
+class GlobalOrder::Update {
+ public:
+  Update(GlobalOrder& order, Cta& cta, const Knowledge* know, Buffer& buffer)
+      : order_(order), cta_(cta), know_(know), buffer_(buffer), touch_(order.next()), whole_(order.number_of_next()) {
+    then_ = changes(touch_) ? Past{whole_, 0} : Past{0, whole_};
+    buffer.ordered |= changes(touch_);
+  }
+
+  Past operator()(Past past, uint64_t offset, uint64_t bytes, uint8_t mask) {
+    return past == known_ && mask == GlobalPages::WHOLE ? then_ : looked_at(past, offset, bytes, mask);
+  }
+
+ private:
+  __attribute__((noinline)) Past looked_at(Past past, uint64_t offset, uint64_t bytes, uint8_t mask) {
+    const bool whole = mask == GlobalPages::WHOLE;
+    GlobalTouch now = touch_;
+    now.mask = mask;
+    if (!whole) order_.next() = now;
+    const uint32_t number = whole ? whole_ : order_.number_of_next();
+    bool alone = true;
+    const auto look = [&](uint32_t earlier) {
+      if (earlier & number & WIDE_ATOMIC) return;
+      const GlobalTouch touch = order_.touch_of(earlier);
+      if (touch.cta == now.cta) return;
+      alone = false;
+      order_.check(cta_, touch, now, know_, buffer_, offset, bytes);
+    };
+    const auto look_at_all = [&](uint32_t some) {
+      if (some & SET)
+        for (const uint32_t one : order_.sets_[some & ~SET]) look(one);
+      else if (some)
+        look(some);
+    };
+    look_at_all(past.write());
+    Past then;
+    if (changes(now)) {
+      look_at_all(past.read());
+      then = {whole || !past.write() ? number : order_.with_writer(past.write(), number), 0};
+    } else {
+      then = {past.write(), order_.with_reader(past.read(), number, know_)};
+    }
+    if (alone && whole) known_ = past, then_ = then;
+    return then;
+  }
+
+  GlobalOrder& order_;
+  Cta& cta_;
+  const Knowledge* const know_;
+  Buffer& buffer_;
+  const GlobalTouch& touch_;  // but for its mask
+  const uint32_t whole_;      // number of the touch of whole words
+  Past known_, then_;         // a past that meets nobody, and what it becomes: most words of an access have the same
+};
+
+GlobalOrder::GlobalOrder(Grid& grid, bool talks)
+    : communicating(talks), grid_(grid), touches_(NUMBER, talks ? 1 : grid.warps_per_cta) {
   for (Buffer& buffer : grid.buffers) {
     buffer.ordered = !buffer.is_input && !buffer.read_only;
     pages_.emplace_back(buffer.size);
   }
 }
 
-// Of warps that take turns in a loop, each finds its last touches again.
-uint32_t GlobalOrder::number_of_next() {
-  const GlobalTouch& touch = touches_.next();
-  const uint32_t key = static_cast<uint32_t>(touch.inst) * 0x9e3779b1u ^ (touch.warp * 16u + touch.mask) * 0x85ebca6bu;
-  uint32_t& recent = recent_[key >> 24];
-  if (touch_of(recent) == touch) return recent;
-  const bool wide = touch.kind == GlobalKind::Atomic && touch.scope >= SC_GPU;
-  return recent = touches_.add() | (wide ? WIDE_ATOMIC : 0);
+inline uint32_t GlobalOrder::number_of_next() {
+  const bool wide = next().kind == GlobalKind::Atomic && next().scope >= SC_GPU;
+  return touches_.number_of_next() | (wide ? WIDE_ATOMIC : 0);
 }
 
 void GlobalOrder::access(Cta& cta, const Knowledge* know, Buffer& buffer, const Ranges& ranges) {
   if (!pending_.empty()) settle();
-  uint32_t number = number_of_next();
-  const GlobalTouch* now = &touch_of(number);
-  const bool changing = changes(*now);
-  buffer.ordered |= changing;
-  const auto look = [&](uint32_t earlier, uint64_t offset, uint64_t bytes) {
-    if (earlier & number & WIDE_ATOMIC) return;
-    const GlobalTouch& touch = touch_of(earlier);
-    if (touch.cta != now->cta) check(cta, touch, *now, know, buffer, offset, bytes);
-  };
-  const auto look_at_all = [&](uint32_t some, uint64_t offset, uint64_t bytes) {
-    if (some & SET)
-      for (const uint32_t one : sets_[some & ~SET]) look(one, offset, bytes);
-    else if (some)
-      look(some, offset, bytes);
-  };
-  const auto next = [&](Past past, uint64_t offset, uint64_t bytes, uint8_t mask) {
-    if (mask != now->mask) {
-      touches_.next() = *now;
-      touches_.next().mask = mask;
-      number = number_of_next();
-      now = &touch_of(number);
-    }
-    look_at_all(past.write, offset, bytes);
-    if (!changing) return Past{past.write, with_reader(past.read, number, know)};
-    look_at_all(past.read, offset, bytes);
-    return Past{mask == GlobalPages::WHOLE || !past.write ? number : with_writer(past.write, number), 0};
-  };
-  GlobalPages& pages = pages_[static_cast<size_t>(&buffer - grid_.buffers.data())];
-  for (const Range& range : ranges) pages.apply(range.address - buffer.base, range.bytes, next);
+  Update update(*this, cta, know, buffer);
+  pages_[static_cast<size_t>(&buffer - grid_.buffers.data())].apply(ranges, buffer.base, update);
+}
+
+void order_global(Cta& cta, Warp& warp, const Inst& inst, Buffer& buffer, const Ranges& ranges, uint64_t each,
+                  Access access, bool async) {
+  GlobalOrder& order = *cta.grid.order;
+  GlobalTouch& touch = order.next();
+  fill_in(touch, cta, warp, inst, access, async);
+  if (order.communicating && cta.shadow)
+    cta.shadow->global(warp, order, touch, buffer, ranges, each);
+  else if (buffer.ordered || access != Access::Read)
+    order.access(cta, nullptr, buffer, ranges);
+}
+
+void order_copy(Cta& cta, Warp& warp, const Inst& inst, uint64_t address, uint64_t bytes, Access access) {
+  Buffer* buffer = cta.find_buffer(address, bytes);
+  if (buffer && !buffer->read_only && (buffer->ordered || access != Access::Read))
+    order_global(cta, warp, inst, *buffer, Ranges(address, bytes), bytes, access, true);
 }
 
 bool GlobalOrder::ordered(const GlobalTouch& earlier, const GlobalTouch& now, const Knowledge* know) const {
@@ -94,9 +153,9 @@ bool GlobalOrder::ordered(const GlobalTouch& earlier, const GlobalTouch& now, co
 
 // Of one thread the last read says all; so does a read that comes after all others.
 uint32_t GlobalOrder::with_reader(uint32_t readers, uint32_t touch, const Knowledge* know) {
-  const GlobalTouch& now = touch_of(touch);
+  const GlobalTouch now = touch_of(touch);
   const auto replaces = [&](uint32_t other) {
-    const GlobalTouch& t = touch_of(other);
+    const GlobalTouch t = touch_of(other);
     return (t.cta == now.cta && t.component == now.component) || (t.cta != now.cta && ordered(t, now, know));
   };
   if (!readers || readers == touch) return touch;

@@ -12,40 +12,7 @@ constexpr uint64_t MOST_FLAG_LANES = 2;  // an atomic operation of more lanes is
 bool releases(uint8_t order) { return order == O_RELEASE || order == O_ACQ_REL || order == O_SC; }
 bool acquires(uint8_t order) { return order == O_ACQUIRE || order == O_ACQ_REL || order == O_SC; }
 
-void fill_in(GlobalTouch& touch, const Cta& cta, const Warp& warp, const Inst& inst, Access access, bool async) {
-  touch.unit = static_cast<uint32_t>(cta.unit);
-  touch.cta = static_cast<uint32_t>(cta.linear);
-  touch.time = touch.component = 0;
-  touch.inst = cta.index_of(inst);
-  touch.warp = static_cast<uint16_t>(warp.id);
-  touch.write = access == Access::Write;
-  touch.async = async;
-  const uint8_t order = async ? static_cast<uint8_t>(O_WEAK) : mods_order(inst.mods);
-  touch.kind = access == Access::Atomic ? GlobalKind::Atomic : order == O_WEAK ? GlobalKind::Weak : GlobalKind::Strong;
-  const bool named = !async && order != O_VOLATILE && mods_scope(inst.mods);
-  const uint8_t scope = named ? mods_scope(inst.mods) : static_cast<uint8_t>(SC_SYS);
-  touch.scope = touch.kind == GlobalKind::Weak ? uint8_t{0} : scope;
-  touch.mask = GlobalPages::WHOLE;
-}
-
 }  // namespace
-
-void order_global(Cta& cta, Warp& warp, const Inst& inst, Buffer& buffer, const Ranges& ranges, uint64_t each,
-                  Access access, bool async) {
-  GlobalOrder& order = *cta.grid.order;
-  GlobalTouch& touch = order.next();
-  fill_in(touch, cta, warp, inst, access, async);
-  if (order.communicating && cta.shadow)
-    cta.shadow->global(warp, order, touch, buffer, ranges, each);
-  else if (buffer.ordered || access != Access::Read)
-    order.access(cta, nullptr, buffer, ranges);
-}
-
-void order_copy(Cta& cta, Warp& warp, const Inst& inst, uint64_t address, uint64_t bytes, Access access) {
-  Buffer* buffer = cta.find_buffer(address, bytes);
-  if (buffer && !buffer->read_only && (buffer->ordered || access != Access::Read))
-    order_global(cta, warp, inst, *buffer, Ranges(address, bytes), bytes, access, true);
-}
 
 void ShadowState::global(Warp& warp, GlobalOrder& order, GlobalTouch& touch, Buffer& buffer, const Ranges& ranges,
                          uint64_t each) {

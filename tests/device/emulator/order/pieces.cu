@@ -32,7 +32,7 @@ __device__ uint32_t load(const uint8_t* at) {
 }
 
 // Every CTA stores whole lines. FAULT 1 to 4: one thread stores (1, 2) or loads (3, 4) WIDTH bytes of its neighbour, which
-// has stored its lines before (1, 3) or will (2, 4). 0: nobody does. 5: pieces and lines of the own part, over and over.
+// has stored its lines before (1, 3) or will (2, 4; 6: the last bytes). 0: nobody does. 5: pieces and lines of the own part, over and over.
 // With TALKS the CTAs take turns, and what they know of each other is kept.
 template <int WIDTH, int FAULT, int TALKS>
 __global__ void pieces(uint8_t* out) {
@@ -42,6 +42,7 @@ __global__ void pieces(uint8_t* out) {
   if (TALKS) __threadfence();
   if (FAULT == 1 && t == 0 && b > 0) store<WIDTH>(own - WIDTH, 200 + b);       // !1
   if (FAULT == 2 && t == 0 && b + 1 < n) store<WIDTH>(own + kPart, 200 + b);  // !2
+  if (FAULT == 6 && t == 0 && b + 1 < n) store<WIDTH>(own + 2 * kPart - WIDTH, 200 + b);  // !6
   if (FAULT == 3 && t == 0 && b > 0) value += load<WIDTH>(own - WIDTH);        // !3
   if (FAULT == 4 && t == 0 && b + 1 < n) value += load<WIDTH>(own + kPart);   // !4
   if (FAULT == 5) {
@@ -50,7 +51,7 @@ __global__ void pieces(uint8_t* out) {
     value += load<WIDTH>(own + kPart - WIDTH);
     __syncthreads();
   }
-  reinterpret_cast<uint32_t*>(own)[t] = value;  // !1 !2 !3 !4
+  reinterpret_cast<uint32_t*>(own)[t] = value;  // !1 !2 !3 !4 !6
   if (FAULT == 5) {
     for (uint32_t i = t * WIDTH; i < kPart; i += blockDim.x * WIDTH) store<WIDTH>(own + i, value);
   }
@@ -99,8 +100,8 @@ __global__ void halves(uint16_t* out, uint32_t* seen) {
   template __global__ void pieces<2, fault, talks>(uint8_t*);               \
   template __global__ void pieces<4, fault, talks>(uint8_t*);               \
   template __global__ void pieces<16, fault, talks>(uint8_t*)
-#define FAULTS(talks) \
-  WIDTHS(0, talks); WIDTHS(1, talks); WIDTHS(2, talks); WIDTHS(3, talks); WIDTHS(4, talks); WIDTHS(5, talks)
+#define FAULTS(talks)                                                                                                    \
+  WIDTHS(0, talks); WIDTHS(1, talks); WIDTHS(2, talks); WIDTHS(3, talks); WIDTHS(4, talks); WIDTHS(5, talks); WIDTHS(6, talks)
 FAULTS(0);
 FAULTS(1);
 template __global__ void across<0>(uint32_t*);

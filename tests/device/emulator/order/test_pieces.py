@@ -40,6 +40,25 @@ def test_a_part_of_a_line_is_met(pieces: Kernels, fault: int, width: int, talks:
     assert found.count == GRID - 1
 
 
+@talks
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(
+    ("fault", "later", "earlier"),
+    [
+        (1, "warp 0 of CTA 1", "warp 1 of CTA 0"),
+        (2, "warp 0 of CTA 1", "warp 0 of CTA 0"),
+        (6, "warp 1 of CTA 1", "warp 0 of CTA 0"),
+    ],
+)
+def test_the_warps_that_meet_are_named(
+    pieces: Kernels, fault: int, later: str, earlier: str, width: int, talks: int
+) -> None:
+    (found,) = races(launch(pieces, f"pieces<{width},{fault},{talks}>", ALONE))
+    first = {1: PART - width, 2: PART, 6: 2 * PART - max(width, 4)}[fault]  # 6: the later one stores whole words
+    assert found.message.startswith(f"{later} writes byte {first} of out, which {earlier} writes at line ")
+    assert lines_of(found) == pieces.marked("pieces", str(fault))
+
+
 def test_rows_over_a_page(pieces: Kernels) -> None:
     size = 8192
     assert races(launch(pieces, "across<0>", ALONE, size=size)) == []
