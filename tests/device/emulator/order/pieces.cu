@@ -57,6 +57,16 @@ __global__ void pieces(uint8_t* out) {
   }
 }
 
+// Two warps a CTA, a line each, which both store by the same instruction. 1: CTA 0 stores the second line of CTA 1 before;
+// 2: CTA 1 stores the second line of CTA 0 afterwards.
+template <int FAULT>
+__global__ void lines(uint32_t* out) {
+  const uint32_t t = threadIdx.x, b = blockIdx.x;
+  if (FAULT == 1 && b == 0 && t < 32) out[96 + t] = 7;  // !1
+  out[b * 64 + t] = b + 1;                              // !1 !2
+  if (FAULT == 2 && b == 1 && t < 32) out[32 + t] = 7;  // !2
+}
+
 // Rows that begin in the middle of a piece and go on over a multiple of 4096 bytes. 1: they overlap by a word.
 template <int FAULT>
 __global__ void across(uint32_t* out) {
@@ -104,6 +114,9 @@ __global__ void halves(uint16_t* out, uint32_t* seen) {
   WIDTHS(0, talks); WIDTHS(1, talks); WIDTHS(2, talks); WIDTHS(3, talks); WIDTHS(4, talks); WIDTHS(5, talks); WIDTHS(6, talks)
 FAULTS(0);
 FAULTS(1);
+template __global__ void lines<0>(uint32_t*);
+template __global__ void lines<1>(uint32_t*);
+template __global__ void lines<2>(uint32_t*);
 template __global__ void across<0>(uint32_t*);
 template __global__ void across<1>(uint32_t*);
 template __global__ void rows<0, 0>(uint32_t*);

@@ -59,6 +59,22 @@ def test_the_warps_that_meet_are_named(
     assert lines_of(found) == pieces.marked("pieces", str(fault))
 
 
+@pytest.mark.parametrize(
+    ("fault", "found"),
+    [
+        (1, "warp 1 of CTA 1 writes byte 384 of out, which warp 0 of CTA 0 writes"),
+        (2, "warp 0 of CTA 1 writes byte 128 of out, which warp 1 of CTA 0 writes"),
+    ],
+)
+def test_whole_lines_of_warps_that_share_an_instruction_are_told_apart(pieces: Kernels, fault: int, found: str) -> None:
+    assert races(launch(pieces, "lines<0>", ALONE)) == []
+    (race,) = races(launch(pieces, f"lines<{fault}>", ALONE))
+    assert race.message.startswith(f"{found} at line ")
+    assert race.severity is Severity.ERROR
+    assert race.count == 1
+    assert lines_of(race) == pieces.marked("lines", str(fault))
+
+
 def test_rows_over_a_page(pieces: Kernels) -> None:
     size = 8192
     assert races(launch(pieces, "across<0>", ALONE, size=size)) == []
