@@ -69,17 +69,14 @@ class GlobalOrder::Update {
  private:
   __attribute__((noinline)) Past looked_at(Past past, uint64_t offset, uint64_t bytes, uint8_t mask) {
     const bool whole = mask == GlobalPages::WHOLE;
-    GlobalTouch now = touch_;
-    now.mask = mask;
-    if (!whole) order_.next() = now;
+    const GlobalTouch& now = whole ? touch_ : with_mask(mask);
     const uint32_t number = whole ? whole_ : order_.number_of_next();
     bool alone = true;
     const auto look = [&](uint32_t earlier) {
       if (earlier & number & WIDE_ATOMIC) return;
-      const GlobalTouch touch = order_.touch_of(earlier);
-      if (touch.cta == now.cta) return;
+      if (order_.touches_.cta_of(earlier & NUMBER) == now.cta) return;
       alone = false;
-      order_.check(cta_, touch, now, know_, buffer_, offset, bytes);
+      order_.check(cta_, order_.touch_of(earlier), now, know_, buffer_, offset, bytes);
     };
     const auto look_at_all = [&](uint32_t some) {
       if (some & SET)
@@ -97,6 +94,13 @@ class GlobalOrder::Update {
     }
     if (alone && whole) known_ = past, then_ = then;
     return then;
+  }
+
+  const GlobalTouch& with_mask(uint8_t mask) {
+    GlobalTouch& next = order_.next();
+    next = touch_;
+    next.mask = mask;
+    return next;
   }
 
   GlobalOrder& order_;

@@ -41,6 +41,7 @@ class GlobalTouches {
     if (shift_) touch.warp = static_cast<uint16_t>(number & ((1u << shift_) - 1));
     return touch;
   }
+  uint32_t cta_of(uint32_t number) const { return record(number >> shift_).cta; }
   // To be filled in. Copying what has just been stored field by field would make the CPU wait for all stores before.
   GlobalTouch& next() { return chunks_.back()[count_ % CHUNK]; }
   // The number of what was filled in; 0 where there are too many. Of warps that take turns in a loop, each finds its last
