@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +21,9 @@ CHECKOUT = Path(__file__).parents[1]
 os.environ.setdefault("PTXGYM_CACHE", str(CHECKOUT / ".cache" / "tests"))
 os.environ["PTXGYM_SECRET"] = "the tests' own secret"
 os.environ.pop("PTXGYM_CONTENT", None)
+# Who starts the tests in the background may have Ctrl-C ignored by them, and by all that they start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header() -> str:
