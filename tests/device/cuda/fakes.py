@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -96,10 +97,12 @@ class FakeGpu:
     open_executors: int = 0
     spoilt: int = 0
     open_slots: int = 0
-    shared: int = 0
     most_shared: int = 0
     alone: int = 0
     """How often something ran alone that is not a race."""
+    _sharers: Counter[int] = field(default_factory=Counter)
+    """By thread."""
+    _mutex: threading.Lock = field(default_factory=threading.Lock)
 
     def tools(self) -> Tools:
         return Tools(
@@ -198,7 +201,7 @@ class FakeGpu:
         self.prepared.set()
 
     def race(self, request: Request, draws: Sequence[Case], candidate: TimedCall) -> Timed | Failure:
-        assert self.shared == 0, "the exclusive lock must not be asked for while the shared one is held"
+        assert not self._sharers[threading.get_ident()], "the exclusive lock is asked for while the shared one is held"
         self.races += 1
         times: list[float] = []
         for number in range(self.rounds):
@@ -215,16 +218,23 @@ class FakeGpu:
 
     @contextlib.contextmanager
     def _sharing(self) -> Iterator[None]:
-        self.shared += 1
-        self.most_shared = max(self.most_shared, self.shared)
+        mine = threading.get_ident()
+        with self._mutex:  # the profiler's thread shares the GPU beside the one that races
+            self._sharers[mine] += 1
+            self.most_shared = max(self.most_shared, self.shared)
         try:
             yield
         finally:
-            self.shared -= 1
+            with self._mutex:
+                self._sharers[mine] -= 1
+
+    @property
+    def shared(self) -> int:
+        return self._sharers.total()
 
     @contextlib.contextmanager
     def _being_alone(self) -> Iterator[None]:
-        assert self.shared == 0, "the exclusive lock must not be asked for while the shared one is held"
+        assert not self._sharers[threading.get_ident()], "the exclusive lock is asked for while the shared one is held"
         self.alone += 1
         yield
 
