@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import subprocess
 import threading
@@ -128,15 +129,15 @@ def _children() -> list[str]:
 
 
 def test_an_interrupt_does_not_wait_for_host_code(hosts: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    waiting: list[bool] = []
+    given = queue.SimpleQueue[bool]()
     started, main = threading.Barrier(2), threading.get_ident()
 
     def run(*_: object, given_up: threading.Event, **__: object) -> None:
         if started.wait(60) == 0:
             signal.pthread_kill(main, signal.SIGINT)
-        waiting.append(given_up.wait(60))
+        given.put(given_up.wait(60))
 
     monkeypatch.setattr(sandbox, "run", run)
     with pytest.raises(KeyboardInterrupt):
         hosts(100)
-    assert waiting == [True, True]
+    assert [given.get(timeout=30) for _ in range(2)] == [True, True]
