@@ -150,7 +150,8 @@ def proxy(context: ssl.SSLContext, host: str, port: int) -> Iterator[str]:
     left = asyncio.all_tasks(loop)
     for task in left:
         task.cancel()
-    loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+    if left:  # `gather` of nothing asks for the current loop, which other tests of this process may have unset
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
     loop.run_until_complete(asyncio.sleep(0))  # what was aborted is closed
     loop.close()
 

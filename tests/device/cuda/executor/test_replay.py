@@ -41,7 +41,7 @@ def test_addresses_are_fresh_aligned_and_at_the_end_of_their_mapping(fake: Fake)
             run(executor, 0, {"A": A}, {"C": np.zeros(1000, np.uint8)})
     targets = [int.from_bytes(bytes.fromhex(line.split()[-3]), "little") for line in fake.log("^launch")]
     sources = [int.from_bytes(bytes.fromhex(line.split()[-2]), "little") for line in fake.log("^launch")]
-    assert len({*targets, *sources}) == 40
+    assert len({*targets, *sources}) > 36, "of 65,536 places two in forty draws are the same once in eighty runs"
     assert all(address % 512 == 0 for address in (*targets, *sources))
     ends = {int(a, 16) + int(n) for _, _, a, n in (line.split() for line in fake.log("^map private"))}
     assert all(address + 1024 in ends for address in (*targets, *sources))
