@@ -124,20 +124,20 @@ def test_a_proxy_may_speak_https_for_a_server(start, place, authority, monkeypat
 def proxy(context: ssl.SSLContext, host: str, port: int) -> Iterator[str]:
     """Speak https on a loop of its own, and pass on in the clear what comes; yields the address."""
 
+    opened: list[asyncio.StreamWriter] = []
+
     async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        opened.append(writer)
         inner_reader, inner_writer = await asyncio.open_connection(host, port)
+        opened.append(inner_writer)
         await asyncio.gather(pump(reader, inner_writer), pump(inner_reader, writer))
 
     async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-        try:
-            with contextlib.suppress(OSError):
-                while data := await source.read(65536):
-                    sink.write(data)
-                    await sink.drain()
-            sink.close()
-        except asyncio.CancelledError:  # a client that keeps its connection is there still when all ends
-            sink.transport.abort()
-            raise
+        with contextlib.suppress(OSError):
+            while data := await source.read(65536):
+                sink.write(data)
+                await sink.drain()
+        sink.close()
 
     loop = asyncio.new_event_loop()
     server = loop.run_until_complete(asyncio.start_server(forward, "127.0.0.1", 0, ssl=context))
@@ -152,7 +152,9 @@ def proxy(context: ssl.SSLContext, host: str, port: int) -> Iterator[str]:
         task.cancel()
     if left:  # `gather` of nothing asks for the current loop, which other tests of this process may have unset
         loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-    loop.run_until_complete(asyncio.sleep(0))  # what was aborted is closed
+    for writer in opened:  # a client that keeps its connection is there still when all ends
+        writer.transport.abort()
+    loop.run_until_complete(asyncio.sleep(0.05))  # what was aborted is closed
     loop.close()
 
 
