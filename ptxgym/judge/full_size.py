@@ -173,7 +173,7 @@ def judge_sample(
     small: Axes,
     execution: Execution,
 ) -> FullSize:
-    """Judge what the sampled CTAs did, but for launches that were idle (`idle_launches`).
+    """Judge what the sampled CTAs did, but for launches that were idle (`idle_launch`).
 
     Args:
         task: What was asked for.

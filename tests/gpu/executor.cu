@@ -118,6 +118,20 @@ void launch(void (*kernel)(Expected...), dim3 grid, dim3 block, size_t smem, cud
   cudaLaunchKernelEx(&config, kernel, static_cast<Expected>(given)...);
 }
 
+void wait_for(cudaStream_t first, cudaStream_t next) {
+  cudaEvent_t reached;
+  cudaEventCreate(&reached);
+  cudaEventRecord(reached, first);
+  cudaStreamWaitEvent(next, reached, 0);
+}
+
+cudaStream_t fork(cudaStream_t stream) {
+  cudaStream_t side;
+  cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking);
+  wait_for(stream, side);
+  return side;
+}
+
 extern "C" void run(const int* A, int* C, int which, int n, cudaStream_t stream) {
   cudaLaunchAttribute attribute = {};
   int* W = nullptr;
@@ -129,16 +143,9 @@ extern "C" void run(const int* A, int* C, int which, int n, cudaStream_t stream)
       cudaMemsetAsync(C, 0x11, 16, stream);
       cudaMemcpyAsync(C + 4, A, 16, cudaMemcpyDeviceToDevice, stream);
       cudaMemcpyAsync(C + 8, W, 16, cudaMemcpyDeviceToDevice, stream);
-      cudaStream_t side;
-      cudaEvent_t before, after;
-      cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking);
-      cudaEventCreate(&before);
-      cudaEventCreate(&after);
-      cudaEventRecord(before, stream);
-      cudaStreamWaitEvent(side, before, 0);
+      const cudaStream_t side = fork(stream);
       scale<<<1, 32, 0, side>>>(A, C + 12, 4, 3);
-      cudaEventRecord(after, side);
-      cudaStreamWaitEvent(stream, after, 0);
+      wait_for(side, stream);
       scale<<<1, 32, 0, stream>>>(C + 12, C + 16, 4, 2);
       break;
     }
@@ -191,17 +198,10 @@ extern "C" void run(const int* A, int* C, int which, int n, cudaStream_t stream)
       for (int i = 19; i <= which; ++i) stale_local<<<264, 512, 0, stream>>>(C);
       break;
     case 21: {  // beside each other
-      cudaStream_t side;
-      cudaEvent_t before, after;
-      cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking);
-      cudaEventCreate(&before);
-      cudaEventCreate(&after);
-      cudaEventRecord(before, stream);
-      cudaStreamWaitEvent(side, before, 0);
+      const cudaStream_t side = fork(stream);
       spin<<<4, 32, 0, side>>>(C);
       spin<<<4, 32, 0, stream>>>(C + 4);
-      cudaEventRecord(after, side);
-      cudaStreamWaitEvent(stream, after, 0);
+      wait_for(side, stream);
       break;
     }
   }
