@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import threading
 from collections.abc import Callable, Mapping
 
 _OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
@@ -13,6 +14,9 @@ _OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.FloorDiv: operator.floordiv,
 }
 _MAX_LENGTH = 500
+# CPython counts the depth of a tree that it builds once for all threads, and raises SystemError where a collection of
+# garbage lets another thread build one in between (github.com/python/cpython/issues/106905, seen on 3.11.7).
+_PARSING = threading.RLock()
 
 
 def evaluate(text: str, axes: Mapping[str, int]) -> int:
@@ -40,7 +44,8 @@ def _parse(text: str) -> ast.expr:
     if len(text) > _MAX_LENGTH:
         raise ValueError(f"expression of {len(text)} characters; the limit is {_MAX_LENGTH}")
     try:
-        return ast.parse(text.strip(), mode="eval").body
+        with _PARSING:
+            return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, RecursionError, MemoryError) as error:
         raise ValueError(f"{text!r} is not an arithmetic expression") from error
 

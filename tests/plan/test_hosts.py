@@ -135,6 +135,9 @@ def test_an_interrupt_does_not_wait_for_host_code(hosts: Recorder, monkeypatch: 
     def run(*_: object, given_up: threading.Event, **__: object) -> None:
         if started.wait(60) == 0:
             signal.pthread_kill(main, signal.SIGINT)
+            # One that comes right before the main thread begins to wait is seen when that ends: press again.
+            if not given_up.wait(10):
+                signal.pthread_kill(main, signal.SIGINT)
         given.put(given_up.wait(60))
 
     monkeypatch.setattr(sandbox, "run", run)

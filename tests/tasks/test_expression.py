@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import gc
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -57,3 +61,30 @@ def test_unknown_axis_is_named() -> None:
 
 def test_names() -> None:
     assert names_in("2 * (M + 4) // K") == {"M", "K"}
+
+
+class _Garbage:
+    """Lets another thread run when it is collected, which the next allocation may do."""
+
+    def __init__(self) -> None:
+        self.cycle = self
+
+    def __del__(self) -> None:
+        time.sleep(0)
+
+
+def test_threads_that_parse_at_once_do_not_disturb_each_other() -> None:
+    def parse(_: int) -> set[str]:
+        names = set[str]()
+        for _ in range(1500):
+            _Garbage()
+            names |= names_in("2 * M * K + 2 * N * K + 2 * N + 2 * M * N")
+        return names
+
+    thresholds = gc.get_threshold()
+    gc.set_threshold(5)
+    try:
+        with ThreadPoolExecutor(6) as pool:
+            assert list(pool.map(parse, range(6))) == [{"M", "N", "K"}] * 6
+    finally:
+        gc.set_threshold(*thresholds)
