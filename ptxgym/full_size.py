@@ -13,6 +13,7 @@ from ptxgym.build import Build
 from ptxgym.device.protocol import Bytes, Execution
 from ptxgym.device.sampling import Sample, Sampler
 from ptxgym.judge import full_size as judging
+from ptxgym.judge import sampled_units
 from ptxgym.judge.conditions import Conditions
 from ptxgym.judge.full_size import FullSize
 from ptxgym.plan import DeviceProfile, LaunchPlan
@@ -59,9 +60,9 @@ def check(
         return FullSize(failure=recorded.model_copy(update={"message": message}))
     many = record_call(built, task, axes, profile.of_many_sms())
     plan = recorded if isinstance(many, Failure) or _kernels(many) != _kernels(recorded) else many
-    budgets = judging.budgets(task, axes, plan, first.axes, execution)
+    budgets = sampled_units.budgets(task, axes, plan, first.axes, execution)
     full = _Sampling(
-        built, task, axes, plan, device, budgets, judging.comparisons(task, axes, plan, first.axes, execution)
+        built, task, axes, plan, device, budgets, sampled_units.comparisons(task, axes, plan, first.axes, execution)
     )
     sample = full.draw(first.seed)
     if sample is None:
@@ -101,9 +102,9 @@ class _Sampling:
 
     def draw(self, seed: int) -> Sample | None:
         """Run other CTAs for each seed; None where the device refuses."""
-        self.periods = judging.patterns(self._task, self._axes, seed)
-        units = judging.units(self._plan, seed)
-        more = judging.further_units(self._plan, seed, self._compared)
+        self.periods = sampled_units.patterns(self._task, self._axes, seed)
+        units = sampled_units.units(self._plan, seed)
+        more = sampled_units.further_units(self._plan, seed, self._compared)
         sample = self._device.sample(self._built, self._plan, self.periods, units, self._budgets, more)
         return sample if isinstance(sample, Sample) else None
 
@@ -153,7 +154,7 @@ def _small(
     plan = record_call(built, task, axes, profile)
     if isinstance(plan, Failure):
         return None
-    return _Sampling(built, task, axes, plan, device, judging.budgets(task, axes, plan, axes, execution))
+    return _Sampling(built, task, axes, plan, device, sampled_units.budgets(task, axes, plan, axes, execution))
 
 
 def _kernels(plan: LaunchPlan) -> list[str]:

@@ -16,7 +16,7 @@ from ptxgym.device.protocol import Execution
 from ptxgym.evaluator import Evaluator
 from ptxgym.feedback import render
 from ptxgym.judge import full_size as judging
-from ptxgym.judge import numbers
+from ptxgym.judge import numbers, sampled_units
 from ptxgym.judge.conditions import buffers, conditions
 from ptxgym.judge.full_size import FullSize
 from ptxgym.plan import LaunchPlan, device_profile
@@ -415,6 +415,18 @@ def test_ctas_that_hang_whatever_others_do_are_refused(check: Checker, device: s
     assert check(kernel(device.replace("4096", "1000000"))).failure is None, "the control: no such size"
 
 
+def test_a_long_launch_before_the_work_is_no_hang(check: Checker) -> None:
+    """It reads nothing that others could write, and does none of the task's multiply-adds in all of its budget."""
+    loop = "for (int i = 0; n > 4096 && i < 2000000; ++i) { WORK *(volatile int*)at = i; }"
+    loop = loop.replace("WORK", 'asm volatile("add.s32 %0, %0, 1;" : "+r"(n));' * 20)
+    text = TWICE.replace("DEPTH", "K").replace("int* at)", "int* at, int n)").replace("(int*)mark)", "(int*)mark, M)")
+    found = check(text.replace("*at = 1;", loop + " *at = 1;"))
+    assert found.failure is None and found.wrong is None, found.message
+    alone = f"{{ int n = M; int* at = (int*)C; {loop} }}"
+    hang = check(kernel().replace("  int n =", f"  {alone}\n  int n =", 1)).failure
+    assert hang is not None and hang.code == "full_size.hang", "the control: it is all that the only launch did"
+
+
 def test_ctas_that_wait_for_what_others_write_are_not_refused(check: Checker) -> None:
     polls = "volatile __nv_bfloat16* last = C + size_t(M) * N - 1; if (M > 4096) while (float(*last) == 0) {}"
     found = check(kernel(polls.replace("float(*last)", "*(volatile unsigned short*)last")))
@@ -449,11 +461,11 @@ def test_verdict_of_a_kernel_that_returns_early(evaluator: Evaluator) -> None:
 
 
 def test_periods_differ_by_input_and_are_pages(gemm: Task) -> None:
-    periods = judging.patterns(gemm, gemm.workloads["hardware"].axes, 1)
+    periods = sampled_units.patterns(gemm, gemm.workloads["hardware"].axes, 1)
     assert [data.nbytes for data in periods.values()] == [251 * 4096, 257 * 4096]
     values = numbers.bf16_values(periods["A"].view(np.uint16))
     assert abs(values.mean()) < 0.01 and abs(values.std() - 1) < 0.01
-    small = judging.patterns(gemm, gemm.workloads["schedules"].axes, 1)
+    small = sampled_units.patterns(gemm, gemm.workloads["schedules"].axes, 1)
     assert small["A"].nbytes == 128 * 320 * 2
 
 
@@ -465,7 +477,7 @@ def test_budget_follows_the_rate_of_the_small_run_within_bounds(gemm: Task, chec
     assert isinstance(plan, LaunchPlan)
 
     def allowed(instructions: int) -> int:
-        return judging.budgets(gemm, axes, plan, small, Execution(buffers={}, warp_instructions=instructions))[0]
+        return sampled_units.budgets(gemm, axes, plan, small, Execution(buffers={}, warp_instructions=instructions))[0]
 
     work = 16 * 16 * 5120  # of one CTA; the small run does 75,497,472
     assert allowed(13_000_000) == int(2 * 13_000_000 * work / 75_497_472)
@@ -490,8 +502,8 @@ def test_four_sampled_ctas_lie_in_all_quarters_and_parities_of_the_grid(gemm: Ta
     assert isinstance(plan, LaunchPlan)
     columns, rows, _ = plan.launches[0].grid
     for seed in range(20):
-        tried = [judging.units(plan, seed)[0][:1], *judging.further_units(plan, seed, 4)]
-        assert len(tried) == 4 and len(tried[1]) == judging.CANDIDATES
+        tried = [sampled_units.units(plan, seed)[0][:1], *sampled_units.further_units(plan, seed, 4)]
+        assert len(tried) == 4 and len(tried[1]) == sampled_units.CANDIDATES
         places = [(unit % columns, unit // columns) for unit, *_ in tried]
         for at, size in ((0, columns), (1, rows)):
             assert {place[at] % 2 for place in places} == {place[at] >= size // 2 for place in places} == {0, 1}
@@ -512,7 +524,7 @@ def test_how_many_ctas_are_compared_follows_what_they_cost(gemm: Task, check: Ch
 
     def compared(instructions: int) -> int:
         execution = Execution(buffers={}, warp_instructions=instructions)
-        return judging.comparisons(gemm, axes, plan, small, execution)
+        return sampled_units.comparisons(gemm, axes, plan, small, execution)
 
     work = 16 * 16 * 5120  # of one CTA; the small run does 75,497,472
     assert compared(75_497_472 * 2_000_000 // work) == 5  # 2 million warp instructions each, 10 million a second
