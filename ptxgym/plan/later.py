@@ -11,8 +11,10 @@ only the advice is told.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from ptxgym.plan.merge import Merged
 from ptxgym.plan.model import (
@@ -155,6 +157,32 @@ class _Pairs:
         return self.forward.setdefault((kind, one), two) == two and self.backward.setdefault((kind, two), one) == one
 
 
+_Item = TypeVar("_Item")
+
+
+@dataclass(frozen=True)
+class _Shared(Generic[_Item]):
+    """A list that shares what comes before its last items with others: every choice that is kept has one."""
+
+    last: tuple[_Item, ...] = ()
+    before: _Shared[_Item] | None = None
+    length: int = 0
+
+    def with_more(self, items: Sequence[_Item]) -> _Shared[_Item]:
+        return _Shared(tuple(items), self, self.length + len(items)) if items else self
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __iter__(self) -> Iterator[_Item]:
+        parts = list[tuple[_Item, ...]]()
+        at: _Shared[_Item] | None = self
+        while at is not None:
+            parts.append(at.last)
+            at = at.before
+        return itertools.chain.from_iterable(reversed(parts))
+
+
 @dataclass
 class _State:
     """How far two calls have been aligned."""
@@ -163,8 +191,8 @@ class _State:
     """Of the first call's operations."""
     later_at: int = 0
     pairs: _Pairs = field(default_factory=_Pairs)
-    left_out: tuple[int, ...] = ()
-    counters: tuple[_Counter, ...] = ()
+    left_out: _Shared[int] = field(default_factory=_Shared)
+    counters: _Shared[_Counter] = field(default_factory=_Shared)
 
 
 class _Comparison:
@@ -232,7 +260,13 @@ class _Comparison:
             self._matches += 1
             one = firsts[state.at]
             skipped = (
-                _State(state.at + 1, state.later_at, state.pairs.copy(), (*state.left_out, state.at), state.counters)
+                _State(
+                    state.at + 1,
+                    state.later_at,
+                    state.pairs.copy(),
+                    state.left_out.with_more([state.at]),
+                    state.counters,
+                )
                 if self._may_be_left_out(one)
                 else None
             )
@@ -258,7 +292,7 @@ class _Comparison:
         Raises:
             Different: if the operations do not correspond.
         """
-        pairs, counters = state.pairs.copy(), list(state.counters)
+        pairs, counters = state.pairs.copy(), list[_Counter]()
         where, at = _named(one, state.at), state.later_at
         try:
             match one, two:
@@ -281,7 +315,7 @@ class _Comparison:
         except Different as different:
             different.operation = at
             raise
-        return _State(state.at + 1, at + 1, pairs, state.left_out, tuple(counters))
+        return _State(state.at + 1, at + 1, pairs, state.left_out, state.counters.with_more(counters))
 
     def _match_fill(self, one: Memset, two: Memset, where: str) -> None:
         """A kept workspace may be cleared as far as it has grown; nothing less than a first call clears."""

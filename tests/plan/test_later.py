@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from ptxgym.build import Build
 from ptxgym.plan import LaunchPlan, device_profile, record, record_twice
-from ptxgym.plan.model import Launch, PointerRef
+from ptxgym.plan.later import Asked, Kept, compare
+from ptxgym.plan.merge import Merged
+from ptxgym.plan.model import Blob, Launch, PointerRef
 from ptxgym.verdict import Failure, Status
 from tests.plan.conftest import ARGUMENTS, LIMITS, SUBMISSIONS, compiled, failed, planned
 
@@ -164,3 +168,27 @@ def test_a_record_with_other_calls_than_were_made_is_refused(later: Build, mode:
     for refused in (failed(record_twice(later, ARGUMENTS, axes, profile)), failed(recorded(later, mode, SMALL, SMALL))):
         assert (refused.status, refused.code) == (Status.PLAN_ERROR, "plan.invalid")
         assert f"the record of the host code {said}" in refused.message
+
+
+def test_thousands_of_launches_that_count_take_memory_by_their_number_alone() -> None:
+    """Each may have been left out, and has a way to match of its own."""
+
+    def asked(count: int) -> Asked:
+        launch = Launch(
+            kernel="numbered",
+            grid=(1, 1, 1),
+            block=(32, 1, 1),
+            dynamic_smem_bytes=0,
+            params=(Blob(data=f"{count:02x}000000"),),
+        )
+        return Asked(Merged((), (), (), (launch,) * 2000), {})
+
+    kept = Kept()
+    tracemalloc.start()
+    try:
+        compare(asked(1), [asked(1)], asked(2), kept)
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert [more[1][0] for more in kept.counters.values()] == [1] * 2000
+    assert most_bytes < 16 << 20
