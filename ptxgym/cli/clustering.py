@@ -16,8 +16,10 @@ from ptxgym.extras import missing
 if TYPE_CHECKING:
     from ptxgym.cluster.protocol import ServiceStatus
 
-    _Found = list[tuple[str, float, ServiceStatus]]
-    """Name of each service, how many seconds old its status is, and the status."""
+    _Found = list[tuple[str, float, ServiceStatus | None]]
+    """Name of each service, how many seconds old its status is, and the status; None where that cannot be read."""
+
+UNREADABLE = "its status cannot be read: it runs another version of ptxgym"
 
 cluster = typer.Typer(help="Evaluation services: workers, queues, GPUs.", no_args_is_help=True)
 
@@ -38,7 +40,7 @@ def status(
     """Show what evaluation services are doing: queues, workers, GPUs in quarantine, what failed."""
     there, found = _on_this_machine() if address is None else _on_ray(address)
     if json_:
-        services = [{"service": name, "age_s": age_s, **one.model_dump(mode="json")} for name, age_s, one in found]
+        services = [{"service": name, "age_s": age_s, **_plain(one)} for name, age_s, one in found]
         typer.echo(json.dumps({"there": there, "services": services}, indent=2))
         return
     out.print(plain(there, "bold"))
@@ -84,11 +86,19 @@ def _on_ray(address: str) -> tuple[str, _Found]:
         if not connected:
             ray.shutdown()
     return f"Ray cluster: {there}", [
-        (name, age_s, ServiceStatus.model_validate(one)) for name, (age_s, one) in sorted(written.items())
+        (name, age_s, ServiceStatus.read(one)) for name, (age_s, one) in sorted(written.items())
     ]
 
 
-def _show(name: str, age_s: float, one: ServiceStatus) -> None:
+def _plain(one: ServiceStatus | None) -> dict[str, Any]:
+    return {"error": UNREADABLE} if one is None else one.model_dump(mode="json")
+
+
+def _show(name: str, age_s: float, one: ServiceStatus | None) -> None:
+    if one is None:
+        out.print()
+        out.print(plain(f"service of {name}: {UNREADABLE}", "yellow"))
+        return
     waiting = ", ".join(f"{number} {kind}" for kind, number in one.waiting.items() if number) or "nothing"
     out.print()
     out.print(plain(f"service of {name} ({one.backend}), as it was {age_s:.0f} s ago", "bold"))

@@ -164,8 +164,11 @@ class Board:
             self._path.unlink(missing_ok=True)
 
 
-def boards(folder: Path | None = None) -> list[tuple[int, float, ServiceStatus]]:
-    """Return process, age in seconds and status of each service of this user that still runs on this machine."""
+def boards(folder: Path | None = None) -> list[tuple[int, float, ServiceStatus | None]]:
+    """Return process, age in seconds and status of each service of this user that still runs on this machine.
+
+    The status is None where another version of ptxgym wrote one that this version cannot read.
+    """
     found = []
     for path in sorted((folder or default_root() / "services").glob("*.json")):
         try:
@@ -175,5 +178,5 @@ def boards(folder: Path | None = None) -> list[tuple[int, float, ServiceStatus]]
             with contextlib.suppress(OSError):
                 path.unlink()  # its process has ended without taking it away
             continue
-        found.append((written["pid"], time.time() - written["at"], ServiceStatus.model_validate(written["status"])))
+        found.append((written["pid"], time.time() - written["at"], ServiceStatus.read(written["status"])))
     return found

@@ -11,9 +11,9 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, Self
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from ptxgym.errors import DeadlineExceeded
 from ptxgym.task import BASE
@@ -164,6 +164,14 @@ class ServiceStatus(Value):
     failure of the machine), `displaced` (steps to be begun again since their worker was ended for another step's
     sake), `rebuilds` (builds that were lost), `hired`, `deaths`, `quarantines`, `unsaved` (not on
     disk)."""
+
+    @classmethod
+    def read(cls, written: object) -> Self | None:
+        """Return what another process wrote as plain data; None where its version of ptxgym says other things."""
+        try:
+            return cls.model_validate(written)
+        except ValidationError:
+            return None
 
 
 class Service(Protocol):

@@ -21,7 +21,7 @@ def test_status_shows_the_services_of_this_machine(make, monkeypatch, tmp_path):
     service = make()
     service.evaluate("// ok", "gemm")
     for _ in range(200):
-        if any(status.counters.get("evaluated") for _, _, status in boards()):
+        if any(status and status.counters.get("evaluated") for _, _, status in boards()):
             break
         time.sleep(0.1)
     shown = run("status")
@@ -41,3 +41,20 @@ def test_what_ended_without_a_word_is_not_shown(monkeypatch, tmp_path):
     written = json.loads(file.read_text())
     file.write_text(json.dumps({**written, "pid": 2**22 - 1}))  # the largest number of a process, rarely in use
     assert boards() == [] and not file.exists()
+
+
+def test_a_service_of_another_version_is_named_and_keeps_no_other_from_being_shown(monkeypatch, tmp_path):
+    monkeypatch.setenv("PTXGYM_CACHE", str(tmp_path))
+    monkeypatch.setattr("ptxgym.cluster.fleet.local_gpus", dict)
+    older, ours = Board(), Board()
+    for board in (older, ours):
+        board.write(Bench([CPU]).scheduler.status())
+    written = json.loads(older._path.read_text())
+    written["status"]["mood"] = "good"
+    older._path.write_text(json.dumps(written))
+    shown = run("status").split("service of")
+    assert len(shown) == 3 and sum("another version of ptxgym" in part for part in shown) == 1
+    assert sum("waiting: nothing" in part for part in shown) == 1
+    errors = [one.get("error", "") for one in json.loads(run("status", "--json"))["services"]]
+    assert len(errors) == 2 and sum("another version" in error for error in errors) == 1
+    assert older._path.exists(), "its service still runs"

@@ -347,8 +347,12 @@ def test_others_can_read_the_status(make, monkeypatch, tmp_path):
     service = make(fleet=Fleet(cpu=2))
     service.evaluate("// ok", "gemm")
     here = os.getpid()  # other services of this user may run
-    eventually(lambda: any(pid == here and status.counters.get("evaluated") for pid, _, status in boards()))
-    _, age_s, status = next(board for board in boards() if board[0] == here and board[2].counters.get("evaluated"))
+
+    def shown():
+        return [(age_s, one) for pid, age_s, one in boards() if pid == here and one.counters.get("evaluated")]
+
+    eventually(shown)
+    age_s, status = shown()[0]
     assert age_s < 60 and status.wanted[Kind.BUILD] == 2
     service.close()
     assert not [board for board in boards() if board[0] == here]
