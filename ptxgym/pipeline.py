@@ -186,7 +186,8 @@ def emulated(
         judgement = judge(task, arch, drawn, executions, schedules=stressed, ablation=ablation)
     if judgement.status is Status.OK and second_call.finds_something(built, plans.values(), judgement):
         with dossier.timed("second call"):
-            again = second_call.check(built, task, device_profile(arch), stress, setting.device, judgement)
+            cases = (stress, *drawn.cases)
+            again = second_call.check(built, task, device_profile(arch), cases, setting.device, judgement)
         return Emulated(again, printed=printed, first=executions[0])
     return Emulated(judgement, printed=printed, first=executions[0])
 

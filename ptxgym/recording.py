@@ -36,9 +36,11 @@ def record_call(
     return record(built, _arguments(task, axes), axes, profile, other=other, hidden=hidden)
 
 
-def record_two_calls(built: Build, task: Task, axes: Axes, profile: DeviceProfile) -> LaunchPlan | Failure:
-    """Record a call and another one in the same process, as one plan."""
-    return record_twice(built, _arguments(task, axes), axes, profile)
+def record_two_calls(
+    built: Build, task: Task, axes: Axes, profile: DeviceProfile, *, hidden: bool = False
+) -> LaunchPlan | Failure:
+    """Record a call and another one in the same process, as one plan; a failure does not tell `hidden` sizes."""
+    return record_twice(built, _arguments(task, axes), axes, profile, hidden=hidden)
 
 
 def _arguments(task: Task, axes: Axes) -> list[Argument]:

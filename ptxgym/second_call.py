@@ -3,7 +3,8 @@
 A plan is a first call, and every replay of it finds device variables as the module has them and workspaces that nobody
 wrote. Callers call again: what host code kept between calls, and what kernels left in it and in `__device__` variables,
 is there, and outputs hold anything. Only a submission that keeps something, or reads memory that nobody wrote, is run
-twice, at the smallest size, on other inputs each time; outputs of the second call and workspaces hold zeros there.
+twice, on other inputs each time; outputs of the second call and workspaces hold zeros there. Each size is tried, also
+the hidden one: kernels that split their work, and leave sums or flags, do so where it is large enough.
 """
 
 from __future__ import annotations
@@ -14,15 +15,17 @@ from dataclasses import replace
 import numpy as np
 
 from ptxgym.build import Build
+from ptxgym.build.demangle import demangle
 from ptxgym.device.protocol import Device, RunOptions
 from ptxgym.judge.conditions import Case, buffers
 from ptxgym.judge.correctness import compare
+from ptxgym.judge.full_size import named
 from ptxgym.judge.judge import Judgement, with_second_call
 from ptxgym.judge.references import expect
 from ptxgym.plan import DeviceProfile, LaunchPlan
 from ptxgym.plan.model import BufferRef, Memset
 from ptxgym.plan.module import module_of
-from ptxgym.recording import record_two_calls
+from ptxgym.recording import Shape, record_two_calls, shape
 from ptxgym.task import Task
 from ptxgym.verdict import Failure, Status
 
@@ -36,22 +39,36 @@ def finds_something(built: Build, plans: Iterable[LaunchPlan], judgement: Judgem
 
 
 def check(
-    built: Build, task: Task, profile: DeviceProfile, case: Case, device: Device, judgement: Judgement
+    built: Build, task: Task, profile: DeviceProfile, cases: Iterable[Case], device: Device, judgement: Judgement
 ) -> Judgement | Failure:
-    """Run two calls in the same memory, and judge the second.
+    """Run two calls in the same memory, at each size, and judge the second.
 
     Args:
         built: The compiled submission.
         task: What was asked for.
         profile: The task's GPU.
-        case: The second call.
+        cases: The second call; of those of one size, the first counts.
         device: Where.
         judgement: On the first calls, all of them right.
 
     Raises:
         InfrastructureError: if the machine failed.
     """
-    plan = record_two_calls(built, task, case.axes, profile)
+    sizes = dict[Shape, Case]()
+    for case in cases:
+        sizes.setdefault(shape(case.axes), case)
+    for case in sizes.values():
+        found = _at(built, task, profile, case, device, judgement)
+        if found is not judgement:
+            return found
+    return judgement
+
+
+def _at(
+    built: Build, task: Task, profile: DeviceProfile, case: Case, device: Device, judgement: Judgement
+) -> Judgement | Failure:
+    """Judge the second call `case`; return `judgement` itself where it is right."""
+    plan = record_two_calls(built, task, case.axes, profile, hidden=case.hidden)
     if isinstance(plan, Failure):
         return plan
     before = buffers(task, replace(case, seed=case.seed ^ 1))
@@ -61,15 +78,20 @@ def check(
     options = RunOptions(warp_instruction_budget=2 * task.warp_instruction_budget(case.axes))
     execution = device.run(built, plan, given, options)
     found = _found(built, plan)
+    where = " at the hidden size" if case.hidden else f" at {named(case.axes)}"
     if isinstance(execution, Failure):
         if execution.status is Status.NOT_EMULATED:
             return judgement
-        message = f"A second call in the same process, which finds {found}, fails: {execution.message}; {_ADVICE}"
+        message = (
+            f"A second call in the same process{where}, which finds {found}, fails: {execution.message}; {_ADVICE}"
+        )
         return execution.model_copy(update={"code": f"second_call.{execution.status}", "message": message})
     for name, output in expect(task, case).outputs.items():
         compared = compare(output, execution.buffers[name], case)
         if not compared.ok:
-            message = f"Right when `run` is called first, but {name} is wrong in a second call, which finds {found}"
+            message = (
+                f"Right when `run` is called first, but {name} is wrong in a second call{where}, which finds {found}"
+            )
             return with_second_call(judgement, compared, f"{message}; {_ADVICE}")
     return judgement
 
@@ -90,6 +112,6 @@ def _over_zeros(plan: LaunchPlan) -> LaunchPlan:
 def _found(built: Build, plan: LaunchPlan) -> str:
     """Name what both calls share."""
     spaces = [buffer.name for buffer in plan.buffers if buffer.role == "workspace"]
-    variables = [f"`{name}`" for name in sorted(module_of(built).globals)]
+    variables = [f"`{demangle(name)}`" for name in sorted(module_of(built).globals)]
     left = f"{', '.join([*spaces, *variables])} as the first one left it and " if spaces or variables else ""
     return f"{left}zeros in outputs and new workspaces"

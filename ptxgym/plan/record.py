@@ -78,21 +78,27 @@ def record(
 
 
 def record_twice(
-    build: Build, arguments: Sequence[Argument], axes: Mapping[str, int], profile: DeviceProfile
+    build: Build,
+    arguments: Sequence[Argument],
+    axes: Mapping[str, int],
+    profile: DeviceProfile,
+    *,
+    hidden: bool = False,
 ) -> LaunchPlan | Failure:
     """Record two calls in one process as one plan: what the first one leaves, the second finds.
 
-    Their sizes are public. The buffers of the first call are named `A#1`, those of the second `A`.
+    The buffers of the first call are named `A#1`, those of the second `A`. Where `axes` are `hidden`, no message tells
+    them.
 
     Raises:
         InfrastructureError: as `record`.
     """
     confined = sandbox.isolation().level != "rlimits"
     calls = [Call(arguments, axes, 1), Call(arguments, axes, 2)]
-    both = recordings(build, calls, profile, RecordLimits(), confined, hidden=False)
+    both = recordings(build, calls, profile, RecordLimits(), confined, hidden)
     if isinstance(both, Failure):
         return both
-    session = _Session(build, calls, *both)
+    session = _Session(build, calls, *both, hidden=hidden)
     one = session.asked(0)
     if isinstance(one, Failure):
         return one
