@@ -27,7 +27,7 @@ from ptxgym.reward import score
 from ptxgym.task import Task, load_arch
 from ptxgym.verdict import Evidence, Failure, Finding, OutputError, Severity, Stage, Status, Value
 
-JUDGE_REVISION = 12
+JUDGE_REVISION = 13
 """Part of every verdict's key: raise it when equal executions would be judged differently."""
 
 MIN_BUDGET = 1e-30
@@ -244,7 +244,7 @@ def _worst(
         worst_region=region(comparison.expected.tensor, slices),
         pattern=pattern(comparison),
         explanations=explanations,
-        closeness=min(row.closeness for row, _ in rows),
+        closeness=min((row.closeness for row, _ in rows if not row.ok), default=1.0),
         draw=expected.case.name,
         ptxbench_ok=all(normal) if normal else None,
         written=not all(row.untouched for row, _ in rows),

@@ -93,14 +93,14 @@ class Kept:
     def check_counters(self, calls: int) -> None:
         """Let a word of a parameter differ only if it counts calls or launches; other sizes may have more launches.
 
-        Either it is more in every call than in the one before, or all that differ in one call differ by the same, and
-        that is more in every call.
+        Either it is more in every call than in the one before, or the other of two values in every second call, as the
+        phase of a barrier, or all that differ in one call differ by the same, and that is more in every call.
 
         Raises:
             Different: if it does anything else.
         """
         everywhere = self.counters.values()
-        own = [seen for seen in everywhere if _grows({call: more for call, (more, _) in seen.items()}, calls)]
+        own = [seen for seen in everywhere if _counts({call: more for call, (more, _) in seen.items()}, calls)]
         known = {(call, more) for seen in own for call, (more, _) in seen.items()}
         rest: dict[int, dict[int, Different]] = {}
         for seen in everywhere:
@@ -115,6 +115,11 @@ class Kept:
             raise different
         if self.counters:
             self.names.setdefault("a count of calls")
+
+
+def _counts(more: Mapping[int, int], calls: int) -> bool:
+    """Return whether a word counts calls, or tells odd from even ones."""
+    return _grows(more, calls) or (sorted(more) == list(range(1, calls + 1, 2)) and len(set(more.values())) == 1)
 
 
 def _grows(more: Mapping[int, int], calls: int) -> bool:
@@ -202,6 +207,7 @@ class _Comparison:
         self._later_sizes = {b.name: b.size_bytes for b in later.merged.buffers}
         self._roles = {b.name: b.role for asked in (first, later) for b in asked.merged.buffers}
         self._before = {b.name for b in earlier[-1].merged.buffers}
+        self._leads_on = _leading_to(first)
         self._matches = 0
 
     def run(self) -> None:
@@ -399,7 +405,11 @@ class _Comparison:
         return f"{self._earlier[call - 1].own[ref.buffer]} of call {call}"
 
     def _may_be_left_out(self, operation: Operation) -> bool:
-        """Return whether an operation touches no argument; an upload may hold pointers to them."""
+        """Return whether an operation touches no argument; an upload may hold pointers to them, which a launch follows.
+
+        Pointers in variables serve any launch, named or not, so that nothing follows from them: their uploads are
+        looked at one by one where they are left out.
+        """
         match operation:
             case Upload() | Memset():
                 return operation.target.buffer not in self._first.own
@@ -407,7 +417,7 @@ class _Comparison:
                 return not {operation.target.buffer, operation.source.buffer} & self._first.own.keys()
         maps = self._first.merged.tensor_maps
         return not any(
-            (ref.target if isinstance(ref, PointerRef) else maps[ref.index].global_address).buffer in self._first.own
+            (ref.target if isinstance(ref, PointerRef) else maps[ref.index].global_address).buffer in self._leads_on
             for blob in operation.params
             for ref in blob.refs
         )
@@ -441,6 +451,29 @@ class _Comparison:
             for operation in reversed(asked.merged.operations):
                 if not isinstance(operation, Launch):
                     yield operation
+
+
+def _leading_to(asked: Asked) -> set[str]:
+    """Return the arguments of a call, and the workspaces that lead to them by the pointers that it uploads."""
+    found, before = set(asked.own), -1
+    while len(found) != before:
+        before = len(found)
+        for operation in asked.merged.operations:
+            match operation:
+                case Upload():
+                    maps = asked.merged.tensor_maps
+                    targets = {
+                        (ref.target if isinstance(ref, PointerRef) else maps[ref.index].global_address).buffer
+                        for ref in operation.data.refs
+                    }
+                case Copy():
+                    targets = {operation.source.buffer} - asked.own.keys()
+                case _:
+                    continue
+            if targets & found:
+                found.add(operation.target.buffer)
+    roles = {buffer.name: buffer.role for buffer in asked.merged.buffers}
+    return {name for name in found if roles[name] != "symbol"}
 
 
 def _overlaps(operation: Memset | Copy | Upload, target: BufferRef, length: int) -> bool:

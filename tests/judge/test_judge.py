@@ -8,11 +8,14 @@ import pytest
 
 from ptxgym.device.protocol import Execution
 from ptxgym.judge import references
-from ptxgym.judge.conditions import Conditions
+from ptxgym.judge.conditions import Conditions, conditions
+from ptxgym.judge.correctness import compare
 from ptxgym.judge.judge import Judgement, _verdict, judge, judge_numbers, merge_findings, wants_ablation
-from ptxgym.judge.numbers import round_bf16
+from ptxgym.judge.numbers import round_bf16, store
+from ptxgym.judge.references import expect
 from ptxgym.judge.rehearsal import rehearse
 from ptxgym.task import Task
+from ptxgym.variants import load_variant
 from ptxgym.verdict import Failure, OutputError, Severity, Stage, Status
 
 
@@ -42,6 +45,24 @@ def test_wrong_kernel(task: Task, drawn: Conditions, fakes: ModuleType) -> None:
     assert "1.01 × the reference" in found.message and "budget" in found.message
     assert found.message.startswith("C is wrong on every draw, most on ")
     assert not found.evidence.target_ok
+
+
+def test_a_draw_that_is_right_takes_no_credit_away() -> None:
+    """Its reference may be so near to a trivial guess that a right output is no nearer."""
+    task = load_variant("gemm", "div32-bias-gelu")
+    drawn, executions, apart = conditions(task, "emulation", secret=b"s5"), [], {}
+    for case in drawn.cases:
+        expected = expect(task, case)
+        ideal = expected.outputs["C"].ideal.astype(np.float32)
+        if case.draw == "integers":
+            ideal[:8] *= 1.02
+        stored = store(ideal, expected.outputs["C"].tensor)
+        apart[case.draw] = compare(expected.outputs["C"], stored, case)
+        executions.append(Execution(buffers={**expected.inputs, "C": stored}))
+    assert [draw for draw, row in apart.items() if not row.ok] == ["integers"]
+    assert min(row.closeness for row in apart.values() if row.ok) == 0.0, "as the control"
+    (output,) = judge_numbers(task, drawn, executions).outputs
+    assert not output.ok and output.closeness == apart["integers"].closeness == 0.75
 
 
 def test_wrong_on_the_hidden_shape_only(task: Task, drawn: Conditions, fakes: ModuleType) -> None:

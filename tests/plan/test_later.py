@@ -42,6 +42,8 @@ STALE = {
     43: ("call 1", "parameter 0 of operation 0 (launch of counted) holds another value"),
     44: ("parameter 0 of operation 0 (launch of counted) holds another value",),
     46: ("parameter 0 of operation 0 (launch of counted) still points to B of call 1",),
+    52: ("call 2 of `run`", "parameter 2 of operation 0 (launch of plain) holds another value"),
+    53: ("call 3 of `run`", "operation 1 (launch of prepare) is missing", "every call must do the whole work"),
     28: ("the upload to kept, left out here, points to workspace0, which an earlier call freed", "make tensor maps"),
 }
 KEPT = {
@@ -65,6 +67,8 @@ KEPT = {
     47: ("a count of calls",),
     48: ("what a launch of the first call set up", "workspace0"),
     49: ("what a launch of the first call set up", "workspace0"),
+    51: ("a count of calls",),
+    54: ("workspace0",),
     50: ("a count of calls", "what a launch of the first call set up", "workspace0", "workspace2"),
 }
 

@@ -10,12 +10,15 @@ from ptxgym.device.protocol import InstructionCount
 from ptxgym.judge.evidence import TARGET_COVERAGE
 from ptxgym.judge.judge import Judgement
 from ptxgym.plan.model import Copy, LaunchPlan, Memset
-from ptxgym.reward import score
+from ptxgym.reward import credited_coverage, score
 from ptxgym.verdict import Evidence, KernelProfile, Status, Timing
 
 DURATION_AGREES = 1.5
 """Nsight Compute's duration of all launches and the timed median may differ by this factor: clocks are left alone, and
 between passes it restores memory. A kernel that does honest work under a profiler only differs by more."""
+
+CREDIT_AGREES = 0.1
+"""By how much a part that target instructions did may be greater at the measured size than at the emulator's."""
 
 OLDER_TFLOPS = 580.0
 """What a kernel on older instructions may reach, whatever a library makes of the same operator: 0.7 of the best GEMM of
@@ -69,6 +72,10 @@ def cross_checked(counted: Evidence, witness: Witness | None) -> tuple[Evidence,
         return denied(counted, said), ()
     if counted.target_ok and not seen.target_ok:
         return denied(counted, f"on the emulator: {seen.explanation}"), ()
+    profiled, emulated = credited_coverage(counted), credited_coverage(seen)
+    if not counted.target_ok and emulated < profiled - CREDIT_AGREES:
+        said = f"credited coverage is {profiled:.2f} under the profiler, but {emulated:.2f} without one (emulated)"
+        return seen.model_copy(update={"target_ok": False, "explanation": f"{said}, which counts"}), ()
     return counted, ()
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from ptxgym.device.cuda.credit import duration_problem, idle_tensor_cores, needs_counting
+from ptxgym.device.cuda.credit import cross_checked, duration_problem, idle_tensor_cores, needs_counting
+from ptxgym.device.cuda.model import Witness
 from ptxgym.device.protocol import InstructionCount
+from ptxgym.judge.judge import Judgement
 from ptxgym.plan.model import BufferRef, Copy, Launch, LaunchPlan, Memset
-from ptxgym.verdict import KernelProfile, Timing
+from ptxgym.reward import score
+from ptxgym.verdict import Evidence, KernelProfile, Status, Timing
 
 FAMILIES = ("wgmma",)
 FULL = 8192 * 7168 * 5120
@@ -91,3 +94,35 @@ def test_what_older_instructions_reach_is_asked_of_the_rate_not_of_a_slow_librar
     )  # fmt: skip
     assert needs_counting(timing) is needs
     assert needs_counting(None)
+
+
+def evidence(source: str, coverage: float, other: float) -> Evidence:
+    return Evidence(
+        source=source,
+        workload="any",
+        required_multiply_adds=FULL,
+        target_multiply_adds=round(coverage * FULL),
+        other_multiply_adds=round(other * FULL),
+        coverage=coverage,
+        target_ok=coverage >= 0.9 and other <= 0.1,
+        families={},
+    )
+
+
+@pytest.mark.parametrize(
+    ("profiled", "emulated", "least", "said"),
+    [
+        ((0.89, 0.05), (0.0, 1.0), 0.20, "0.89 under the profiler, but 0.00 without one"),
+        ((1.0, 0.15), (0.0, 1.0), 0.20, "0.94 under the profiler, but 0.00 without one"),
+        ((0.6, 0.4), (0.3, 0.7), 0.30, "0.60 under the profiler, but 0.30 without one"),
+        ((0.6, 0.4), (0.55, 0.45), 0.40, None),  # the control: tiles at the edge weigh more where there are few
+        ((0.3, 0.7), (0.6, 0.4), 0.30, None),
+    ],
+)
+def test_a_part_done_under_the_profiler_alone_is_not_credited(
+    profiled: tuple[float, float], emulated: tuple[float, float], least: float, said: str | None
+) -> None:
+    seen = Judgement(status=Status.OK, code="judge.ok", message="", score=0.2, evidence=evidence("emulator", *emulated))
+    counted, notes = cross_checked(evidence("ncu", *profiled), Witness(seen))
+    assert notes == () and score(Status.OK, (), counted) == least
+    assert (counted.explanation or "").startswith(f"credited coverage is {said}") if said else counted.source == "ncu"

@@ -268,6 +268,20 @@ extern "C" void run(const float* A, float* B, int mode, int n, cudaStream_t stre
             prepare<<<1, 32, 0, stream>>>(used);
             return through<<<1, 32, 0, stream>>>(A, used, B, n);
         }
+        case 51:    // the phase of a barrier
+        case 52: {  // the same, but for the last call
+            static int phase = 0;
+            if (mode == 51 || calls < 4) phase ^= 1;
+            return plain<<<1, 32, 0, stream>>>(A, B, phase);
+        }
+        case 53:    // work in the first two calls only, on arguments that a workspace points to
+        case 54: {  // the same in every call
+            if (first) allocate(4096);
+            const float* pointers[2] = {A, B};
+            if (calls > 2 && mode == 53) return;
+            cudaMemcpyAsync(space, pointers, sizeof pointers, cudaMemcpyHostToDevice, stream);
+            return prepare<<<1, 32, 0, stream>>>(space);
+        }
         case 38:  // a second call that does not end
             for (volatile int i = 0; calls == 2; i = i ^ 1) {
             }
