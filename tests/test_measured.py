@@ -10,9 +10,9 @@ import pytest
 
 from ptxgym.device.cuda.client import CudaJudge
 from ptxgym.device.cuda.gpu import Gpu
-from ptxgym.device.cuda.model import Witness
+from ptxgym.device.cuda.model import Tier, Witness
 from ptxgym.device.cuda.ncu import Unavailable
-from ptxgym.errors import InfrastructureError, UsageError
+from ptxgym.errors import InfrastructureError, UsageError, WorkerDied
 from ptxgym.evaluator import Evaluator
 from ptxgym.feedback import render
 from ptxgym.measured import causes
@@ -124,6 +124,24 @@ def test_machine_failure_passes_through_and_the_next_is_measured(cuda: Evaluator
     with pytest.raises(InfrastructureError, match="judge process"):
         cuda.evaluate(text, "gemm", "h100", SMALL)
     assert cuda.evaluate(text, "gemm", "h100", SMALL).status is Status.OK
+
+
+@pytest.mark.parametrize("tier", ["rl", "standard"])
+def test_emulator_that_is_killed_where_nothing_else_counts_leaves_no_verdict_behind(
+    room: Path, kernels: Kernels, tier: Tier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise WorkerDied("the emulator's worker was killed by SIGKILL")
+
+    text = kernels["wgmma"][1]
+    (room / "behaviour").write_text("unprofiled")
+    with Evaluator("cuda", tier=tier) as evaluator:
+        with monkeypatch.context() as patch:
+            patch.setattr("ptxgym.pipeline.emulated", killed)
+            with pytest.raises(InfrastructureError, match="killed by SIGKILL"):
+                evaluator.evaluate(text, "gemm", "h100", SMALL)
+        verdict = evaluator.evaluate(text, "gemm", "h100", SMALL)
+    assert verdict.evidence is not None and verdict.evidence.source == "emulator" and verdict.score > 0.9
 
 
 def test_failure_of_the_emulator_names_a_cause_and_decides_nothing() -> None:

@@ -246,6 +246,9 @@ class _Flow:
     def _counted(self, profiled: Profiled | Unusable, called: Called) -> Evidence | None:
         """Return the evidence that counts: the profiler's, cross-checked by the emulator, or the emulator's."""
         if isinstance(profiled, Unusable):
+            said = self._said_by_witness()
+            if said.status is Status.INFRA:  # nobody has counted, which says nothing about the submission
+                raise InfrastructureError(f"{said.result.message}; it was to count instructions: {profiled.reason}")
             evidence = self._emulated(profiled.reason)
             must_be_seen = self._request.tier == "publish" or credit.needs_counting(self.timing)
             if evidence is not None and profiled.by_kernel and must_be_seen:

@@ -320,11 +320,12 @@ class ProcessBench:
     def tools(self) -> Tools:
         fake = FakeGpu(load_task("gemm"))
         fake.answer = self._answer
+        if "unprofiled" in self._words():
+            fake.profiled = lambda profile: Unusable("this user may not profile")
         return replace(fake.tools(), libraries=lambda: {"pid": str(os.getpid()), "expected": str(self._expected)})
 
     def _answer(self, number: int, call: FakeCall) -> FakeCall | Failure | Exception:
-        behaviour = Path(os.environ["TMPDIR"]) / "behaviour"
-        words = behaviour.read_text().split() if behaviour.exists() else []
+        behaviour, words = self._behaviour(), self._words()
         if "child" in words:
             with self._mutex:
                 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -347,6 +348,13 @@ class ProcessBench:
             behaviour.unlink()
             return RuntimeError("CUDARuntimeError: an illegal memory access was encountered")
         return call
+
+    def _behaviour(self) -> Path:
+        return Path(os.environ["TMPDIR"]) / "behaviour"
+
+    def _words(self) -> list[str]:
+        behaviour = self._behaviour()
+        return behaviour.read_text().split() if behaviour.exists() else []
 
     def expect(self, announced: Announced, more: int) -> None:
         self._expected += more

@@ -283,6 +283,17 @@ def test_rl_profiles_what_the_emulator_cannot_run(gpu: FakeGpu) -> None:
     assert found.evidence.target_ok and outcome.timing is not None
 
 
+@pytest.mark.parametrize("tier", ["rl", "standard"])
+def test_emulator_that_broke_down_is_no_score_where_its_count_is_needed(gpu: FakeGpu, tier: Tier) -> None:
+    gpu.profiled = lambda profile: Unusable("this user may not profile")
+    killed = failure(Status.INFRA, "emulator.failed", "the emulator failed: its worker was killed")
+    with pytest.raises(InfrastructureError, match=r"its worker was killed; .*: this user may not profile"):
+        run(gpu, tier, witness(killed))
+    unknown = failure(Status.NOT_EMULATED, "not_emulated.form", "cp.reduce is not emulated")  # the kernel's own doing
+    outcome = run(gpu, tier, witness(unknown))
+    assert judged(outcome).score == DENIED_SCORE and "cp.reduce is not emulated" in outcome.notes[0]
+
+
 def test_evidence_of_the_emulator_needs_the_same_launches(gpu: FakeGpu) -> None:
     gpu.profiled = lambda profile: Unusable("this user may not profile")
     outcome = run(gpu, "rl", witness(block=128))
@@ -327,8 +338,9 @@ def test_witness_that_sees_another_result_denies(gpu: FakeGpu) -> None:
 
 
 @pytest.mark.parametrize("status", [Status.NOT_EMULATED, Status.BUDGET, Status.INFRA])
-def test_witness_that_could_not_run_denies_nothing_and_is_named(gpu: FakeGpu, status: Status) -> None:
-    outcome = run(gpu, seen=witness(failure(status, "x.y", "it does not know this form")))
+@pytest.mark.parametrize("tier", ["rl", "standard"])
+def test_witness_that_could_not_run_denies_nothing_and_is_named(gpu: FakeGpu, status: Status, tier: Tier) -> None:
+    outcome = run(gpu, tier, witness(failure(status, "x.y", "it does not know this form")))
     assert judged(outcome).score > 0.9
     assert any("it does not know this form" in note for note in outcome.notes)
 
