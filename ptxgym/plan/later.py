@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from ptxgym.plan.kept import Counter, Different, Kept, changed_words
 from ptxgym.plan.merge import Merged
 from ptxgym.plan.model import (
     Blob,
@@ -34,26 +35,11 @@ MAX_CHOICES = 64
 """Ways to say which operations were left out that are tried."""
 MAX_MATCHES = 5_000
 """Operations that are matched before no third way with fewer counts is tried: where thousands count, that is slow."""
-COUNTS_MOST = 1 << 31
-"""By how much a count of 8 bytes may go up or down: beyond, its halves are looked at one by one."""
 
 _POINTER_ADVICE = "make tensor maps and pointers anew in every call, or keep them by pointer and shape"
 _SIZE_ADVICE = "compute it from the arguments in every call, or keep it by these arguments"
 _WORK_ADVICE = "every call must do the whole work; only the set-up of constants and workspaces may happen once"
 _SPACE_ADVICE = "keep a workspace by its size and enlarge it where a call needs more, or allocate it in every call"
-
-
-class Different(Exception):
-    """Raised where a later call is none of its own: what differs, the way out, and in which of its operations.
-
-    Where it is found out after other calls, `call` says in which one it was; the first is 0.
-    """
-
-    def __init__(self, what: str, advice: str, operation: int | None = None) -> None:
-        """Keep the parts of a message."""
-        super().__init__(what)
-        self.what, self.advice, self.operation = what, advice, operation
-        self.call: int | None = None
 
 
 @dataclass(frozen=True)
@@ -65,69 +51,6 @@ class Asked:
     """The argument that each of its buffers is."""
     freed: frozenset[str] = frozenset()
     """Workspaces that earlier calls had freed."""
-
-
-_Place = tuple[int, int, int]
-"""Operation and parameter of a first call, and the byte within the parameter."""
-
-
-@dataclass(frozen=True)
-class _Counter:
-    """A word that differs."""
-
-    place: _Place
-    more: int
-    """Than in a first call."""
-    different: Different
-    """What is wrong if it counts nothing."""
-
-
-@dataclass
-class Kept:
-    """What later calls find as earlier ones left it, over all that were compared."""
-
-    names: dict[str, None] = field(default_factory=dict)
-    counters: dict[_Place, dict[int, tuple[int, Different]]] = field(default_factory=dict)
-    """How much more a word is in which call."""
-
-    def check_counters(self, calls: int) -> None:
-        """Let a word of a parameter differ only if it counts calls or launches; other sizes may have more launches.
-
-        Either it is more in every call than in the one before, or the other of two values in every second call, as the
-        phase of a barrier, or all that differ in one call differ by the same, and that is more in every call.
-
-        Raises:
-            Different: if it does anything else.
-        """
-        everywhere = self.counters.values()
-        own = [seen for seen in everywhere if _counts({call: more for call, (more, _) in seen.items()}, calls)]
-        known = {(call, more) for seen in own for call, (more, _) in seen.items()}
-        rest: dict[int, dict[int, Different]] = {}
-        for seen in everywhere:
-            for call, (more, different) in seen.items():
-                if (call, more) not in known:
-                    rest.setdefault(call, {}).setdefault(more, different)
-        alike = {call: next(iter(each)) for call, each in rest.items() if len(each) == 1}
-        if rest and not _grows(alike, calls):
-            call = min(rest)
-            different = next(iter(rest[call].values()))
-            different.call = call
-            raise different
-        if self.counters:
-            self.names.setdefault("a count of calls")
-
-
-def _counts(more: Mapping[int, int], calls: int) -> bool:
-    """Return whether a word counts calls, or tells odd from even ones."""
-    return _grows(more, calls) or (sorted(more) == list(range(1, calls + 1, 2)) and len(set(more.values())) == 1)
-
-
-def _grows(more: Mapping[int, int], calls: int) -> bool:
-    """Return whether there is a number for each later call, and it goes one way from 0 on."""
-    if sorted(more) != list(range(1, calls + 1)):
-        return False
-    steps = [more[call] - more.get(call - 1, 0) for call in sorted(more)]
-    return min(steps) > 0 or max(steps) < 0
 
 
 def compare(first: Asked, earlier: Sequence[Asked], later: Asked, kept: Kept) -> None:
@@ -197,7 +120,7 @@ class _State:
     later_at: int = 0
     pairs: _Pairs = field(default_factory=_Pairs)
     left_out: _Shared[int] = field(default_factory=_Shared)
-    counters: _Shared[_Counter] = field(default_factory=_Shared)
+    counters: _Shared[Counter] = field(default_factory=_Shared)
 
 
 class _Comparison:
@@ -298,7 +221,7 @@ class _Comparison:
         Raises:
             Different: if the operations do not correspond.
         """
-        pairs, counters = state.pairs.copy(), list[_Counter]()
+        pairs, counters = state.pairs.copy(), list[Counter]()
         where, at = _named(one, state.at), state.later_at
         try:
             match one, two:
@@ -336,7 +259,7 @@ class _Comparison:
         where: str,
         pairs: _Pairs,
         at: int,
-        counters: list[_Counter],
+        counters: list[Counter],
     ) -> None:
         _same(one, two, ("grid", "block", "dynamic_smem_bytes", "cluster", "cooperative", "programmatic"), where)
         for index, (a, b) in enumerate(zip(one.params, two.params, strict=True)):
@@ -344,8 +267,8 @@ class _Comparison:
             self._match_refs(a, b, parameter, pairs)
             if a.data != b.data:
                 different = Different(f"{parameter} holds another value", _SIZE_ADVICE)
-                words = _counted(a.raw, b.raw)
-                counters += [_Counter((at, index, offset), more, different) for offset, more in words.items()]
+                words = changed_words(a.raw, b.raw)
+                counters += [Counter((at, index, offset), more, different) for offset, more in words.items()]
 
     def _match_blob(self, one: Blob, two: Blob, where: str, pairs: _Pairs) -> None:
         self._match_refs(one, two, where, pairs)
@@ -493,25 +416,6 @@ def _same(one: Operation, two: Operation, names: Sequence[str], where: str) -> N
         a, b = getattr(one, name), getattr(two, name)
         if a != b:
             raise Different(f"{name} of {where} is another", _SIZE_ADVICE)
-
-
-def _counted(one: bytes, two: bytes) -> dict[int, int]:
-    """Return by offset how much more each word of a parameter is in `two`, where it differs.
-
-    Two words side by side are one of 8 bytes where it goes up or down by little, as a count does.
-    """
-    found = dict[int, int]()
-    for at in range(0, len(one), 8):
-        a, b = (raw[at : at + 8].ljust(8, b"\0") for raw in (one, two))
-        more = {0: _integer(b) - _integer(a)}
-        if abs(more[0]) >= COUNTS_MOST:
-            more = {half: _integer(b[half : half + 4]) - _integer(a[half : half + 4]) for half in (0, 4)}
-        found |= {at + half: steps for half, steps in more.items() if steps}
-    return found
-
-
-def _integer(raw: bytes) -> int:
-    return int.from_bytes(raw, "little", signed=True)
 
 
 def _named(operation: Operation, index: int) -> str:

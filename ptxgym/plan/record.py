@@ -14,7 +14,8 @@ from ptxgym import sandbox
 from ptxgym.build.model import Build
 from ptxgym.plan.events import RawOperation, Recording
 from ptxgym.plan.host import Argument, Call, RecordLimits, at_line, failure, last_errors, recordings
-from ptxgym.plan.later import Asked, Different, Kept, compare
+from ptxgym.plan.kept import Different, Kept
+from ptxgym.plan.later import Asked, compare
 from ptxgym.plan.merge import Merged, NotAPlan, joined, merge
 from ptxgym.plan.model import LaunchPlan
 from ptxgym.plan.module import module_of

@@ -8,7 +8,8 @@ import pytest
 
 from ptxgym.build import Build
 from ptxgym.plan import LaunchPlan, device_profile, record, record_twice
-from ptxgym.plan.later import Asked, Kept, compare
+from ptxgym.plan.kept import Kept
+from ptxgym.plan.later import Asked, compare
 from ptxgym.plan.merge import Merged
 from ptxgym.plan.model import Blob, Launch, PointerRef
 from ptxgym.verdict import Failure, Status
