@@ -36,6 +36,9 @@ class Owner(Protocol):
     def orphaned(self, jobs: Sequence[Job], hand: Hand, error: WorkerGone, now: float) -> None:
         """Take back what a worker was doing when it ended."""
 
+    def displaced(self, jobs: Sequence[Job]) -> None:
+        """Take back what a worker was doing that was ended for no fault of theirs."""
+
     def unserved(self, error: BaseException) -> None:
         """Learn that workers of one role will never come; `Crew.serves` says what is left."""
 
@@ -150,8 +153,10 @@ class Crew:
                 self._probe(hand)
         elif hand.strikes >= STRIKES and hand in self.hands:
             hand.worker.kill()
-            for job in self._vacate(hand, trouble, now):
+            jobs = self._vacate(hand, trouble, now)
+            for job in jobs:
                 job.avoid = hand.worker.place
+            self._owner.displaced(jobs)
 
     def lost(self, hand: Hand, error: WorkerGone, now: float) -> None:
         """Replace a worker that ended."""
@@ -161,18 +166,19 @@ class Crew:
         hand.worker.kill()  # of an actor, only what it holds may have ended
         self._owner.orphaned(self._vacate(hand, str(error), now), hand, error, now)
 
-    def dismiss(self, hand: Hand, why: str, now: float) -> list[Job]:
-        """End a worker that has done nothing wrong, and hire another at once; return what it was doing."""
+    def dismiss(self, hand: Hand, why: str, now: float) -> None:
+        """End a worker that has done nothing wrong, and hire another at once."""
         hand.worker.kill()
         jobs = self._vacate(hand, why, now)
         self._vacancies[hand.role.name].hire_at = now
-        return jobs
+        self._owner.displaced(jobs)
 
     def end_all(self) -> None:
         """End all workers; nobody is hired any more."""
         self._vacancies.clear()
         for hand in self.hands:
             hand.worker.kill()
+            hand.running.clear()  # a step that has just ended is still to be told
         self.hands.clear()
 
     def _hired(self, role: Role, done: Future[Worker]) -> None:

@@ -134,6 +134,11 @@ class Engine:
         """Wait for the first worker of a role, and return what it says of itself; raises as `versions`."""
         return self._wait(self._described[role.name], limit_s)
 
+    @property
+    def failed(self) -> bool:
+        """Whether nothing will be evaluated any more, though nobody has closed it: a bug, or no way to any worker."""
+        return self._broken is not None or bool(self._lost)
+
     def close(self) -> None:
         """End the workers; whoever still waits is told."""
         if os.getpid() != self._owner or self._closed:

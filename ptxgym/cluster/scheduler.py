@@ -246,11 +246,7 @@ class Scheduler:
         for job in list(self._jobs.values()):
             if job.abandoned_at is None or now < job.abandoned_at + LINGER_S[job.kind] or job.hand is None:
                 continue
-            hand = job.hand
-            self._drop(job)
-            aboard = self._crew.dismiss(hand, f"was ended: nobody waited any more for its step {job.kind}", now)
-            if displaced := sum(other.work.key in self._jobs for other in aboard):
-                self.counters["displaced"] += displaced
+            self._crew.dismiss(job.hand, f"was ended: nobody waited any more for its step {job.kind}", now)
 
     # Steps
 
@@ -394,6 +390,14 @@ class Scheduler:
             else:
                 job.alone, job.avoid = True, hand.worker.place
                 self.counters["retries"] += 1
+
+    def displaced(self, jobs: Sequence[Job]) -> None:
+        """Begin again what was aboard a worker that was ended for another reason; what nobody waits for is over."""
+        for job in jobs:
+            if job.abandoned_at is not None:
+                self._drop(job)
+            else:
+                self.counters["displaced"] += 1
 
     def unserved(self, error: BaseException) -> None:
         """Fail the jobs that no worker, present or to come, can take."""

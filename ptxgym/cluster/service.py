@@ -125,10 +125,13 @@ class EvaluationService(Evaluator):
 
     @classmethod
     def shared(cls, device: str = "auto", tier: Tier = "standard") -> EvaluationService:
-        """Return this process's local service for `device` and `tier`; it lives as long as someone holds it."""
+        """Return this process's local service for `device` and `tier`; it lives as long as someone holds it.
+
+        One that was closed, or has failed, is followed by another.
+        """
         with _SHARED_LOCK:
             service = _SHARED.get((device, tier))
-            if service is None or service._closed:
+            if service is None or service._closed or (service._engine is not None and service._engine.failed):
                 service = _SHARED[device, tier] = cls(device=device, tier=tier)
             return service
 

@@ -125,6 +125,20 @@ class Bench:
         while self.inbox:
             self.inbox.popleft()()
             self.scheduler.advance()
+        self.check()
+
+    def check(self) -> None:
+        """Raise if the scheduler holds what cannot be, as a job that nobody waits for, works on, or will end."""
+        jobs = self.scheduler._jobs
+        sharing = [job for same in self.scheduler._by_build.values() for job in same]
+        assert sorted(map(id, sharing)) == sorted(map(id, jobs.values())), "jobs and builds tell of different jobs"
+        for key, job in jobs.items():
+            assert job.work.key == key
+            assert bool(job.askers) == (job.abandoned_at is None), f"{key}: abandoned, or else somebody waits"
+            assert job.askers or job.hand is not None, f"{key}: nobody waits for it, and nobody will end it"
+        for hand in self.scheduler._crew.hands:
+            for job in hand.running.values():
+                assert job.hand is hand and jobs.get(job.work.key) is job, f"{job.work.key}: in work, but forgotten"
 
     def wait(self, seconds: float) -> None:
         """Let time pass, waking up whenever the scheduler asks to be."""

@@ -143,6 +143,27 @@ def test_a_cpu_worker_on_which_all_fails_is_replaced():
     assert worker.killed and len(bench.hires) == 1
 
 
+@pytest.mark.parametrize("left", [False, True])
+def test_others_aboard_a_cpu_worker_that_is_replaced_begin_again_unless_nobody_waits(left):
+    bench = Bench([Role("cpu 0", CPU.kinds, slots=2)], retries=10)
+    (worker,) = bench.staff()
+    other = bench.ask("other")
+    bench.ask("a")
+    if left:
+        other.cancel()
+        bench.settle()
+    for strike in range(STRIKES):
+        assert worker.texts == (["other", "a"] if strike == 0 else worker.texts)
+        worker.end("a", InfrastructureError("sandbox"))
+        bench.settle()
+        if strike < STRIKES - 1:
+            bench.wait(1.0 if strike else 0.5)
+    assert worker.killed and bench.counters.get("displaced", 0) == (0 if left else 1)
+    bench.wait(10)
+    (fresh,) = bench.staff()
+    assert fresh.texts == (["a"] if left else ["other", "a"])
+
+
 def test_a_worker_that_comes_up_after_the_end_is_ended():
     bench = Bench([CPU])
     bench.scheduler.fail_all(InfrastructureError("closed"))

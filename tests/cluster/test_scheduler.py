@@ -211,6 +211,40 @@ def test_others_aboard_a_worker_that_is_ended_begin_again_and_are_counted():
     assert (counters["steps"], counters["displaced"], counters.get("retries", 0)) == (5, 1, 0)
 
 
+def two_aboard_a_gpu(**deadlines):
+    """A GPU worker with two steps in work, by text, each with a deadline."""
+    bench = Bench([BUILDER, GPU])
+    builder, gpu = bench.staff()
+    gpu.probes[0].set_result(None)
+    tickets = [bench.ask(text, last=Kind.MEASURE, deadline_s=after) for text, after in deadlines.items()]
+    for text in deadlines:
+        builder.end(text)
+        bench.settle()
+    assert gpu.texts == list(deadlines)
+    return bench, gpu, tickets
+
+
+@pytest.mark.parametrize("apart_s", [0.0, 0.001, 5.0])
+def test_two_who_leave_a_gpu_one_after_the_other_cost_it_one_end_and_leave_nothing_behind(apart_s):
+    bench, gpu, tickets = two_aboard_a_gpu(a=10.0, b=10.0 + apart_s)
+    bench.wait(10 + apart_s + LINGER_S[Kind.MEASURE])
+    for ticket in tickets:
+        with pytest.raises(DeadlineExceeded):
+            ticket.result(0)
+    assert gpu.killed and not any(bench.scheduler.status().waiting.values())
+    assert "displaced" not in bench.counters  # nothing is to be begun again
+    (fresh,) = bench.staff()
+    fresh.probes[0].set_result(None)
+    bench.settle()
+    assert fresh.texts == []
+    again = bench.ask("a", last=Kind.MEASURE)
+    bench.workers[0].end("a")
+    bench.settle()
+    fresh.end("a")
+    bench.settle()
+    assert again.result(0).message == "a"
+
+
 def test_who_asks_again_before_the_worker_is_ended_finds_the_work_going_on():
     bench, worker = one_worker()
     bench.ask("a", deadline_s=10)
@@ -409,6 +443,16 @@ def test_the_end_is_told_to_all_who_wait_and_to_who_comes_after():
         with pytest.raises(InfrastructureError, match="closed"):
             ticket.result(0)
     assert worker.killed
+
+
+def test_what_ended_just_before_the_end_is_told_to_nobody():
+    bench, worker = one_worker()
+    closed = bench.ask("a")
+    worker.end("a", verdict("a"))  # the event lies in the inbox
+    bench.scheduler.fail_all(InfrastructureError("closed"))
+    bench.settle()
+    with pytest.raises(InfrastructureError, match="closed"):
+        closed.result(0)
 
 
 ACTIONS = st.lists(

@@ -12,7 +12,7 @@ import pytest
 
 import ptxgym
 from ptxgym.cluster import EvaluationService, Fleet, Request, asking
-from ptxgym.cluster.backend import boards
+from ptxgym.cluster.backend import LocalBackend, boards
 from ptxgym.cluster.fleet import most_of_each
 from ptxgym.cluster.protocol import Kind
 from ptxgym.cluster.service import START_LIMIT_S
@@ -363,6 +363,24 @@ def test_the_service_of_the_process_is_shared_and_ends_with_its_last_user(make):
     assert EvaluationService.shared("emulator") is one and EvaluationService.shared("auto") is not one
     one.close()
     assert EvaluationService.shared("emulator") is not one
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_shared_service_whose_scheduler_has_failed_is_followed_by_another(monkeypatch):
+    def nobody(*_):
+        raise InfrastructureError("nobody is to be had")
+
+    monkeypatch.setattr(LocalBackend, "hire", nobody)
+    one = EvaluationService.shared("emulator").start()
+    assert EvaluationService.shared("emulator") is one and one.status().lobby == 0
+    one._engine._inbox.put(lambda: 1 / 0)  # a bug
+    with pytest.raises(RuntimeError, match="the scheduler has failed"):  # told, not truncated: no machine's failure
+        for _ in range(100):
+            one.status()
+    other = EvaluationService.shared("emulator").start()
+    assert other is not one and other.status().lobby == 0
+    one.close()
+    other.close()
 
 
 def test_callers_on_many_threads_are_each_answered(make):
