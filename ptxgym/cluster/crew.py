@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 from ptxgym.cluster.jobs import Hand, Job
 from ptxgym.cluster.protocol import Kind, WorkerState
 from ptxgym.cluster.work import Role, Worker, WorkerGone
-from ptxgym.errors import InfrastructureError
+from ptxgym.errors import InfrastructureError, UsageError
 
 HIRE_PAUSE_S = 1.0
 """Before a worker that ended is replaced for a second time in a row; doubles each time."""
@@ -39,8 +39,8 @@ class Owner(Protocol):
     def displaced(self, jobs: Sequence[Job]) -> None:
         """Take back what a worker was doing that was ended for no fault of theirs."""
 
-    def unserved(self, error: BaseException) -> None:
-        """Learn that workers of one role will never come; `Crew.serves` says what is left."""
+    def unserved(self) -> None:
+        """Learn that workers of one role will never come; `Crew.denial` says what is left."""
 
 
 @dataclass
@@ -56,6 +56,10 @@ class _Vacancy:
     """What its next worker waits for, as for room, before it comes up."""
     failures: int = 0
     """Hires in a row."""
+    again: bool = False
+    """Whether it had a worker before, so that it may have one again."""
+    denied: BaseException | None = None
+    """Why it will never have one."""
 
     @property
     def starts(self) -> bool:
@@ -81,12 +85,15 @@ class Crew:
         self._clock, self._post, self._hire = clock, post, hire
         self._vacancies = {role.name: _Vacancy(role, 0.0) for role in roles}
         self._ends_in_row: Counter[str] = Counter()
+        self._denials: dict[tuple[Kind, str], BaseException | None] = {}
+        """What `denial` has found; forgotten where roles come or go."""
         self.hands: list[Hand] = []
 
     def enlist(self, roles: Sequence[Role], now: float) -> None:
         """Add roles to the fleet."""
         for role in roles:
             self._vacancies[role.name] = _Vacancy(role, now)
+        self._denials.clear()
 
     def advance(self, now: float) -> None:
         """Begin the hires and probes that are due."""
@@ -103,11 +110,18 @@ class Crew:
         times = [hand.probe_at for hand in self.hands if hand.probe_at is not None]
         return times + [vacancy.hire_at for vacancy in self._vacancies.values() if not vacancy.hiring]
 
-    def serves(self, kind: Kind, arch: str) -> bool:
-        """Whether a worker, present or to come, takes such steps."""
-        roles = [hand.role for hand in self.hands]
-        roles += [vacancy.role for vacancy in self._vacancies.values() if vacancy.hire_at < float("inf")]
-        return any(role.serves(kind, arch) for role in roles)
+    def denial(self, kind: Kind, arch: str) -> BaseException | None:
+        """Return why no worker, present or to come, takes such steps; None where one does."""
+        if (kind, arch) not in self._denials:
+            self._denials[kind, arch] = self._denial(kind, arch)
+        return self._denials[kind, arch]
+
+    def _denial(self, kind: Kind, arch: str) -> BaseException | None:
+        able = [vacancy for vacancy in self._vacancies.values() if vacancy.role.serves(kind, arch)]
+        hired = any(hand.role.serves(kind, arch) for hand in self.hands)
+        if hired or any(vacancy.denied is None for vacancy in able):
+            return None
+        return able[0].denied if able else UsageError(f"no worker of this fleet does step {kind} for {arch}")
 
     def slots(self, kind: Kind, arch: str) -> int:
         """Return how many such steps the workers that are there take at a time."""
@@ -137,7 +151,9 @@ class Crew:
 
     def hopeless(self) -> bool:
         """Whether there is no worker, and hiring for each role has failed several times in a row."""
-        return not self.hands and all(vacancy.failures >= HOPELESS for vacancy in self._vacancies.values())
+        return not self.hands and all(
+            vacancy.denied is not None or vacancy.failures >= HOPELESS for vacancy in self._vacancies.values()
+        )
 
     def did_well(self, hand: Hand) -> None:
         """Note that a worker has come to an outcome."""
@@ -198,13 +214,14 @@ class Crew:
             then(hand.worker.gone, self._post, functools.partial(self._left, hand))
             if Kind.MEASURE in role.kinds:
                 self._probe(hand)
-        elif isinstance(error, InfrastructureError):
+        elif isinstance(error, InfrastructureError) or vacancy.again:  # as from a machine that has lost its GPU
             vacancy.trouble = str(error)
             vacancy.failures += 1
             vacancy.hire_at = now + self._pause(role)
         else:  # no try will ever succeed
-            vacancy.trouble, vacancy.hire_at = str(error), float("inf")
-            self._owner.unserved(error)
+            vacancy.trouble, vacancy.hire_at, vacancy.denied = str(error), float("inf"), error
+            self._denials.clear()
+            self._owner.unserved()
 
     def _pause(self, role: Role) -> float:
         self._ends_in_row[role.name] += 1
@@ -219,7 +236,7 @@ class Crew:
         self.hands.remove(hand)
         pause = 0.0 if self._ends_in_row[hand.role.name] == 0 else self._pause(hand.role)
         self._ends_in_row[hand.role.name] = max(self._ends_in_row[hand.role.name], 1)
-        self._vacancies[hand.role.name] = _Vacancy(hand.role, now + pause, trouble=trouble)
+        self._vacancies[hand.role.name] = _Vacancy(hand.role, now + pause, trouble=trouble, again=True)
         jobs = [hand.leave(number, now) for number in list(hand.running)]
         return [job for job in jobs if job is not None]
 

@@ -231,8 +231,9 @@ class Engine:
                 worker = self._accepted(role)
             except BaseException as error:
                 if not isinstance(error, InfrastructureError):
-                    _settle(self._versions, error)
                     _settle(self._described[role.name], error)
+                    if all(said.done() and said.exception() for said in list(self._described.values())):
+                        _settle(self._versions, error)  # nobody is left who might come up
                 coming.set_exception(error)
             else:
                 coming.set_result(worker)

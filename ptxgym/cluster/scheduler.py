@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from ptxgym.cluster.crew import Able, Crew, Post, then
-from ptxgym.cluster.jobs import Asker, Hand, Job
+from ptxgym.cluster.jobs import Asker, Hand, Job, Work
 from ptxgym.cluster.protocol import Kind, ServiceStatus, Ticket
 from ptxgym.cluster.work import HandoverLost, Outcome, Role, Step, Worker, WorkerGone
 from ptxgym.errors import DeadlineExceeded, InfrastructureError, Overloaded
@@ -182,15 +182,17 @@ class Scheduler:
     # Askers
 
     def _admit(self, asker: Asker) -> bool:
-        """Find the asker a place; False if there is no room."""
+        """Find the asker a place, or tell why there will never be one; False if there is no room."""
         job = self._jobs.get(asker.work.key)
-        if job is not None:
+        if job is None and (known := self._remembered(asker.work.key)) is not None:
+            self.counters["remembered"] += 1
+            _resolve(asker.ticket.future, known)
+        elif (denial := self._denial(asker.work, Kind.BUILD if job is None else job.kind)) is not None:
+            _refuse(asker, denial)
+        elif job is not None:
             self.counters["joined"] += 1
             job.askers.append(asker)
             job.abandoned_at = None
-        elif (known := self._remembered(asker.work.key)) is not None:
-            self.counters["remembered"] += 1
-            _resolve(asker.ticket.future, known)
         elif len(self._jobs) < self._limits.capacity:
             self._numbers += 1
             job = self._jobs[asker.work.key] = Job(asker.work, self._numbers, [asker])
@@ -199,6 +201,10 @@ class Scheduler:
             return False
         asker.settled.set()
         return True
+
+    def _denial(self, work: Work, first: Kind) -> BaseException | None:
+        """Return why no worker, present or to come, can do this work from a step on; None where they can."""
+        return self._crew.denial(first, work.arch) or self._crew.denial(work.last, work.arch)
 
     def _expire(self, now: float) -> None:
         """Let those go whose deadline has passed."""
@@ -399,15 +405,21 @@ class Scheduler:
             else:
                 self.counters["displaced"] += 1
 
-    def unserved(self, error: BaseException) -> None:
-        """Fail the jobs that no worker, present or to come, can take."""
+    def unserved(self) -> None:
+        """Tell those who wait for what no worker, present or to come, can do; a step in work may end."""
+        for asker in list(self._lobby):
+            if (denial := self._denial(asker.work, Kind.BUILD)) is not None:
+                self._lobby.remove(asker)
+                _refuse(asker, denial)
         for job in list(self._jobs.values()):
-            if not all(self._crew.serves(kind, job.work.arch) for kind in {job.kind, job.work.last}):
-                self._end(job, error)
+            if (denial := self._denial(job.work, job.kind)) is not None:
+                for asker in job.askers:
+                    _fail(asker.ticket.future, denial)
+                self._leave(job, job.askers)
 
 
-def _refuse(asker: Asker, error: Exception) -> None:
-    asker.refused = error
+def _refuse(asker: Asker, error: BaseException) -> None:
+    asker.refused = error if isinstance(error, Exception) else RuntimeError(repr(error))
     _fail(asker.ticket.future, error)
     asker.settled.set()
 

@@ -5,8 +5,10 @@ import pytest
 from ptxgym.cli import clustering
 from ptxgym.cluster.crew import HIRE_PAUSE_MOST_S, HOPELESS, QUARANTINE_S, STRIKES
 from ptxgym.cluster.protocol import Kind, WorkerState
-from ptxgym.cluster.work import Role
+from ptxgym.cluster.scheduler import LINGER_S
+from ptxgym.cluster.work import HandoverLost, Role
 from ptxgym.errors import DeadlineExceeded, InfrastructureError, UsageError
+from ptxgym.verdict import Status, Verdict
 from tests.cluster.fakes import BUILDER, CPU, GPU, Bench, one_worker, verdict
 
 
@@ -93,6 +95,82 @@ def test_a_role_that_can_never_be_filled_fails_what_needs_it():
     with pytest.raises(UsageError, match="no such GPU"):
         measured.result(0)
     assert builder_hire[0] is BUILDER and emulated.done()  # nobody emulates in this fleet either
+
+
+@pytest.mark.parametrize("error", [UsageError("no GPU here"), RuntimeError("no CUDA-capable device is detected")])
+def test_a_role_that_was_filled_once_is_hired_for_again_whatever_its_next_worker_fails_with(error):
+    bench = Bench([BUILDER, GPU])
+    builder, gpu = bench.staff()
+    gpu.die("the GPU fell off the bus")
+    bench.settle()
+    ticket = bench.ask("a", last=Kind.MEASURE)
+    builder.end("a")
+    bench.settle()
+    for _ in range(3):
+        bench.hires.pop()[1].set_exception(error)
+        bench.settle()
+        assert not ticket.done() and bench.scheduler.status().missing == f"H200 0: {error}"
+        bench.wait(HIRE_PAUSE_MOST_S)
+    (fresh,) = bench.staff()
+    fresh.probes[0].set_result(None)
+    bench.settle()
+    fresh.end("a")
+    bench.settle()
+    assert ticket.result(0).message == "a"
+
+
+def without_a_gpu(*asked, **limits):
+    """A builder at work, askers for measurements, and a GPU's role that turns out never to be filled."""
+    bench = Bench([BUILDER, GPU], **limits)
+    _, (_, gpu_hire) = bench.hires
+    bench.hires = bench.hires[:1]
+    (builder,) = bench.staff()
+    tickets = [bench.ask(text, last=Kind.MEASURE) for text in asked]
+    gpu_hire.set_exception(UsageError("no such GPU"))
+    bench.settle()
+    return bench, builder, tickets
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [None, verdict("a", Status.COMPILE_ERROR), InfrastructureError("disk"), HandoverLost("gone"), UsageError("other")],
+    ids=lambda outcome: type(outcome).__name__,
+)
+def test_a_build_in_work_for_a_role_that_can_never_be_filled_ends_in_peace(outcome):
+    bench, builder, (measured,) = without_a_gpu("a")
+    with pytest.raises(UsageError, match="no such GPU"):
+        measured.result(0)
+    assert builder.texts == ["a"] and not builder.killed
+    builder.end("a", outcome)
+    bench.settle()
+    assert bench.scheduler.status().waiting[Kind.BUILD] == 0 and not builder.killed
+    bench.wait(60)
+    assert not builder.killed and list(bench.memory) == (["a"] if isinstance(outcome, Verdict) else [])
+
+
+def test_a_build_in_work_for_a_role_that_can_never_be_filled_does_not_hold_up_its_builder():
+    bench, builder, _ = without_a_gpu("a")
+    bench.wait(LINGER_S[Kind.BUILD])
+    assert builder.killed
+
+
+def test_who_asks_for_what_no_worker_will_ever_do_is_refused_at_once():
+    bench, builder, (_, lobby) = without_a_gpu("a", "in the lobby", capacity=1)
+    with pytest.raises(UsageError, match="no such GPU"):
+        lobby.result(0)
+    for text in ("a", "b"):  # in work still, though nobody waits for it; and new
+        with pytest.raises(UsageError, match="no such GPU"):
+            bench.ask(text, last=Kind.MEASURE).result(0)
+    for other in (bench.ask("c"), bench.ask("d", last=Kind.MEASURE, arch="b200")):  # nor was anybody hired for these
+        with pytest.raises(UsageError, match=r"no worker of this fleet does step (emulate for h100|measure for b200)"):
+            other.result(0)
+    bench.memory["e"] = verdict("e")
+    assert bench.ask("e", last=Kind.MEASURE).result(0).message == "e"  # what is known is told
+    builder.end("a", verdict("a", Status.COMPILE_ERROR))
+    bench.settle()
+    bench.scheduler.enlist([CPU])
+    emulated = bench.ask("f")  # the control: once there will be somebody
+    assert not emulated.done() and builder.texts == ["f"]
 
 
 def test_a_gpu_takes_nothing_before_it_was_probed_and_is_quarantined_while_it_is_not_well():

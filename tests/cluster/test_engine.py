@@ -1,4 +1,4 @@
-"""A fleet that follows its cluster, on a backend that hires nobody."""
+"""Hiring, and a fleet that follows its cluster, on a backend that is none."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import pytest
 from ptxgym.cluster import engine
 from ptxgym.cluster.results import Results
 from ptxgym.cluster.scheduler import Limits
+from ptxgym.cluster.station import Description
 from ptxgym.cluster.work import Role
-from ptxgym.errors import InfrastructureError, ResourcesMissing
-from tests.cluster.fakes import CPU
+from ptxgym.errors import InfrastructureError, ResourcesMissing, UsageError
+from tests.cluster.fakes import CPU, GPU, FakeWorker
 
 
 class Nowhere:
@@ -27,6 +28,12 @@ class Nowhere:
 
     def close(self) -> None:
         pass
+
+
+class Hired(FakeWorker):
+    """A fake worker that has described itself."""
+
+    description = Description("here", {"ptxgym": "1"})
 
 
 def looks(*errors: Exception) -> Iterator[Any]:
@@ -55,4 +62,28 @@ def test_a_fleet_goes_on_following_though_a_look_fails(monkeypatch: pytest.Monke
     backend: Any = Nowhere()
     made = engine.Engine([], Limits(1, 0), Results(None), backend, hire, {}, look)
     assert hired.wait(30)
+    made.close()
+
+
+@pytest.mark.parametrize("others", [True, False], ids=["another comes up", "nobody else"])
+def test_a_role_that_can_never_be_filled_is_no_obstacle_to_the_others(others: bool) -> None:
+    tried = threading.Event()
+
+    def hire(role: Role, tell: object) -> Any:
+        if role is CPU:
+            assert tried.wait(30)
+            if others:
+                return Hired("cpu", "here")
+        raise UsageError(f"no {role.name} here")
+
+    backend: Any = Nowhere()
+    made = engine.Engine([GPU, CPU], Limits(1, 0), Results(None), backend, hire, {})
+    with pytest.raises(UsageError, match="no H200 0 here"):
+        made.description(GPU, 30)
+    tried.set()
+    if others:
+        assert made.versions(30) == {"ptxgym": "1"}
+    else:
+        with pytest.raises(UsageError, match="no cpu 0 here"):
+            made.versions(30)
     made.close()

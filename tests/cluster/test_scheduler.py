@@ -110,7 +110,8 @@ def test_builds_for_a_gpu_go_before_the_emulator_and_stop_when_enough_is_ready()
 
 
 def test_a_gpu_worker_takes_only_its_own_generation():
-    bench = Bench([BUILDER, GPU])
+    bench = Bench([BUILDER, GPU, Role("B200 0", GPU.kinds, arch="b200", accelerator="B200")])
+    bench.hires.pop()  # comes up later
     builder, gpu = bench.staff()
     gpu.probes[0].set_result(None)
     bench.settle()
