@@ -116,9 +116,7 @@ class Scheduler:
         now = self._clock()
         self._expire(now)
         self._end_abandoned(now)
-        for asker in sorted(self._lobby, key=lambda asker: not asker.started):
-            if self._admit(asker):
-                self._lobby.remove(asker)
+        self._let_in()
         self._crew.advance(now)
         self._dispatch(now)
 
@@ -193,7 +191,7 @@ class Scheduler:
             self.counters["joined"] += 1
             job.askers.append(asker)
             job.abandoned_at = None
-        elif len(self._jobs) < self._limits.capacity:
+        elif self._room():
             self._numbers += 1
             job = self._jobs[asker.work.key] = Job(asker.work, self._numbers, [asker])
             self._by_build[asker.work.build_key].append(job)
@@ -201,6 +199,19 @@ class Scheduler:
             return False
         asker.settled.set()
         return True
+
+    def _room(self) -> bool:
+        return len(self._jobs) < self._limits.capacity
+
+    def _let_in(self) -> None:
+        """Admit who waits for room, as far as there is any; started episodes first."""
+        waiting = []
+        for asker in sorted(self._lobby, key=lambda asker: not asker.started):
+            if self._room() or asker.work.key in self._jobs:
+                self._admit(asker)
+            else:  # nor looked for in memory, as whenever something happens: each look may open a file
+                waiting.append(asker)
+        self._lobby = waiting
 
     def _denial(self, work: Work, first: Kind) -> BaseException | None:
         """Return why no worker, present or to come, can do this work from a step on; None where they can."""

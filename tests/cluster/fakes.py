@@ -83,7 +83,13 @@ class FakeWorker:
 class Bench:
     """A scheduler on the test's thread."""
 
-    def __init__(self, roles: Sequence[Role], capacity: int = 100, retries: int = 2) -> None:
+    def __init__(
+        self,
+        roles: Sequence[Role],
+        capacity: int = 100,
+        retries: int = 2,
+        remembered: Callable[[str], Verdict | None] | None = None,
+    ) -> None:
         self.now = 100.0
         self.inbox: deque[Callable[[], None]] = deque()
         self.hires: list[tuple[Role, Future[Worker]]] = []
@@ -95,7 +101,7 @@ class Bench:
             clock=lambda: self.now,
             post=self.inbox.append,
             hire=self._hire,
-            remembered=self.memory.get,
+            remembered=remembered or self.memory.get,
             remember=self.memory.__setitem__,
             backend="fake",
         )

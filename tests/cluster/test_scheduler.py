@@ -139,6 +139,38 @@ def test_who_finds_no_room_waits_for_it_and_started_episodes_come_first():
     assert worker.texts == ["c"] and joined.done() and not later.done() and not begun.done()
 
 
+def test_who_waits_for_room_is_looked_for_in_memory_when_asking_and_when_there_is_room():
+    looked, known = [], {}
+    bench = Bench([CPU], capacity=1, remembered=lambda key: looked.append(key) or known.get(key))
+    (worker,) = bench.staff()
+    bench.ask("a")
+    waiting, found, last = bench.ask("b"), bench.ask("c"), bench.ask("d")
+    assert looked == ["a", "b", "c", "d"]
+    joined = bench.ask("a")
+    bench.wait(50)
+    worker.end("a")
+    bench.settle()
+    assert looked == ["a", "b", "c", "d"]  # though much has happened
+    known["c"] = verdict("c")  # by another process
+    for text in ("a", "b"):
+        worker.end(text, verdict(text))
+        bench.settle()
+    assert joined.done() and waiting.done() and found.result(0).message == "c"  # the control: it is looked for then
+    assert looked == ["a", "b", "c", "d", "b", "c", "d"] and worker.texts == ["d"] and not last.done()
+
+
+def test_who_waits_for_room_joins_work_that_somebody_else_found_room_for():
+    bench, worker = one_worker(capacity=1)
+    bench.ask("a")
+    waiting, begun = bench.ask("b"), bench.ask("b", started=True)
+    worker.end("a", verdict("a"))
+    bench.settle()
+    assert worker.texts == ["b"] and bench.scheduler.status().lobby == 0
+    worker.end("b", verdict("b"))
+    bench.settle()
+    assert waiting.result(0) == begun.result(0)
+
+
 def test_who_will_not_wait_is_told_that_there_is_no_room():
     bench, worker = one_worker(capacity=1)
     bench.ask("a")
