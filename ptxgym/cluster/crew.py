@@ -127,9 +127,9 @@ class Crew:
         """Return how many such steps the workers that are there take at a time."""
         return sum(hand.role.slots for hand in self.hands if hand.role.serves(kind, arch))
 
-    def able(self, kind: Kind, arch: str) -> Able:
-        """Return those that could take such a step now."""
-        return Able(hand for hand in self.hands if hand.role.serves(kind, arch))
+    def able(self, kind: Kind, arch: str, kept: set[Hand]) -> Able:
+        """Return those that could take such a step now; see `Able` for `kept`."""
+        return Able((hand for hand in self.hands if hand.role.serves(kind, arch)), kept)
 
     def troubles(self) -> dict[str, list[str]]:
         """Return which roles are vacant, and not about to be filled, by why, where that is known."""
@@ -265,26 +265,39 @@ class Crew:
 class Able:
     """Workers that can do one kind of step, the least busy first."""
 
-    def __init__(self, hands: Iterable[Hand]) -> None:
-        """Choose among `hands`."""
+    def __init__(self, hands: Iterable[Hand], kept: set[Hand]) -> None:
+        """Choose among `hands`, but for those in `kept`, which come free for jobs that must run alone; adds to them."""
+        self._kept = kept
         self._hands = [hand for hand in hands if hand.free]
         self._heap = [(len(hand.running), index, hand) for index, hand in enumerate(self._hands)]
         heapq.heapify(self._heap)
 
     def choose(self, job: Job) -> Hand | None:
-        """Return who takes a step of `job`: rather not where it failed, rather who has least to do."""
+        """Return who takes a step of `job`: rather not where it failed, rather who has least to do.
+
+        Where it must run alone and nobody is idle, who would be next is kept for it; such jobs are to be asked for first.
+        """
         if job.alone or job.avoid:
-            able = [hand for hand in self._hands if hand.free and not (job.alone and hand.running)]
-            return min(able, key=lambda hand: (hand.worker.place == job.avoid, len(hand.running)), default=None)
+            able = [hand for hand in self._hands if hand.free and hand not in self._kept]
+            found = min(able, key=lambda hand: _preference(job, hand), default=None)
+            if found is None or not (job.alone and found.running):
+                return found
+            self._kept.add(found)
+            return None
         while self._heap:
             busy, index, hand = self._heap[0]
-            if not hand.free:
+            if not hand.free or hand in self._kept:
                 heapq.heappop(self._heap)
             elif busy != len(hand.running):  # it has been given something since
                 heapq.heapreplace(self._heap, (len(hand.running), index, hand))
             else:
                 return hand
         return None
+
+
+def _preference(job: Job, hand: Hand) -> tuple[bool, bool, int]:
+    """Order hands for a job that has failed: idle, if it must be; elsewhere; with little to do."""
+    return (job.alone and bool(hand.running), hand.worker.place == job.avoid, len(hand.running))
 
 
 def then(future: Future[T], post: Post, take: Callable[[Future[T]], None]) -> None:

@@ -70,11 +70,14 @@ class Job:
         return any(asker.started for asker in self.askers)
 
     @property
-    def order(self) -> tuple[bool, int, int]:
-        """Started episodes first; then what feeds a GPU, what is half done, what is new; then who came first."""
+    def order(self) -> tuple[bool, bool, int, int]:
+        """What must run alone first, since others would take each worker before it is idle; then started episodes.
+
+        Of these what feeds a GPU, what is half done, what is new; then who came first.
+        """
         measured = self.work.last is Kind.MEASURE
         urgency = 1 if self.kind is not Kind.BUILD else 0 if measured else 2
-        return (not self.started, urgency, self.number)
+        return (not self.alone, not self.started, urgency, self.number)
 
 
 @dataclass(eq=False)

@@ -280,6 +280,7 @@ class Scheduler:
         ready = Counter((job.kind, job.work.arch) for job in jobs if job.hand is None)
         slots = {last: self._crew.slots(*last) for last in {(job.work.last, job.work.arch) for job in jobs}}
         able: dict[tuple[Kind, str], Able] = {}
+        kept: set[Hand] = set()
         waiting = [job for job in jobs if job.hand is None and job.not_before <= now]
         for job in sorted(waiting, key=lambda job: job.order):
             need, after = (job.kind, job.work.arch), (job.work.last, job.work.arch)
@@ -288,7 +289,7 @@ class Scheduler:
             ):
                 continue
             if need not in able:
-                able[need] = self._crew.able(*need)
+                able[need] = self._crew.able(*need, kept)
             hand = able[need].choose(job)
             if hand is None:
                 continue

@@ -466,6 +466,46 @@ def test_of_several_aboard_a_dead_gpu_worker_nobody_is_blamed_until_each_ran_alo
     assert tickets["good"].result(0).message == "good"
 
 
+@pytest.mark.parametrize("started", [False, True], ids=["load of new episodes", "load of begun episodes"])
+@pytest.mark.parametrize("more", [0, 1, 3])
+def test_who_must_run_alone_gets_a_worker_to_itself_under_a_load_that_never_ends(more, started):
+    roles = [Role(f"H200 {number}", GPU.kinds, GPU.slots, GPU.arch, GPU.accelerator) for number in range(1 + more)]
+    bench = Bench([BUILDER, *roles])
+    builder, dying, *others = bench.staff()
+
+    def measure(text, begun):
+        ticket = bench.ask(text, last=Kind.MEASURE, started=begun)
+        while builder.texts:
+            builder.end(builder.texts[0])
+            bench.settle()
+        return ticket
+
+    dying.probes[0].set_result(None)
+    bench.settle()
+    orphans = {text: measure(text, False) for text in ("one", "other")}
+    assert dying.texts == ["one", "other"]
+    for worker in others:
+        worker.probes[0].set_result(None)
+    load = [measure(f"load {number}", started) for number in range(GPU.slots * (2 + more))]
+    dying.die("sticky error")
+    bench.settle()
+    (fresh,) = bench.staff()
+    load += [measure(f"more {number}", started) for number in range(GPU.slots)]
+    fresh.probes[0].set_result(None)
+    bench.settle()
+    gpus = [fresh, *others]
+    for turn in range(2 * (GPU.slots + 1)):
+        for worker in gpus:
+            assert worker.texts == ["one"] or worker.texts == ["other"] or not {"one", "other"} & set(worker.texts)
+        waiting = sum(not orphan.done() for orphan in orphans.values())
+        assert sum(len(worker.texts) < GPU.slots for worker in gpus) <= waiting  # the control: others are kept busy
+        for worker in gpus:
+            worker.end(worker.texts[0])
+            load.append(measure(f"turn {turn} of {worker.name}", started))
+    assert [orphan.result(0).message for orphan in orphans.values()] == ["one", "other"]
+    assert len(bench.hires) == 0 and sum(ticket.done() for ticket in load) > GPU.slots * more
+
+
 def test_the_end_is_told_to_all_who_wait_and_to_who_comes_after():
     bench, worker = one_worker(capacity=1)
     running, lobby = bench.ask("a"), bench.ask("b")
