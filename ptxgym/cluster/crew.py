@@ -275,7 +275,7 @@ class Able:
     def choose(self, job: Job) -> Hand | None:
         """Return who takes a step of `job`: rather not where it failed, rather who has least to do.
 
-        Where it must run alone and nobody is idle, who would be next is kept for it; such jobs are to be asked for first.
+        Where it must run alone and nobody is idle, who would be next is kept for it; ask for such jobs first.
         """
         if job.alone or job.avoid:
             able = [hand for hand in self._hands if hand.free and hand not in self._kept]

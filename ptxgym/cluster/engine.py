@@ -74,6 +74,12 @@ class Engine:
         self._over = threading.Event()
         """Set with `_closed`, for who waits."""
         self._broken: BaseException | None = None
+        self._left = False
+        """Whether all have been told that it is closed, on the scheduler's thread."""
+        self._deaf = False
+        """Whether the inbox is read no longer."""
+        self._handing = threading.Lock()
+        """Held where a worker is handed over, or `_deaf` set: what lies in the inbox by then is read."""
         self._lost = ""
         """Why no worker can be reached any more."""
         self._versions: Future[Mapping[str, str]] = Future()
@@ -145,9 +151,13 @@ class Engine:
             return
         self._closed = True
         self._over.set()
-        self._inbox.put(lambda: self._scheduler.fail_all(InfrastructureError("the evaluation service was closed")))
+        self._inbox.put(self._leave)
         if threading.current_thread() is not self._thread:
             self._thread.join(CLOSE_LIMIT_S)
+
+    def _leave(self) -> None:
+        self._scheduler.fail_all(InfrastructureError("the evaluation service was closed"))
+        self._left = True
 
     def _check(self) -> None:
         if os.getpid() != self._owner:
@@ -191,7 +201,7 @@ class Engine:
     def _serve(self) -> None:
         published = 0.0
         try:
-            while not (self._closed and self._inbox.empty()):
+            while not self._left:
                 if not self._lost and (trouble := self._backend.trouble()):
                     self._lost = trouble
                     self._scheduler.fail_all(InfrastructureError(trouble))
@@ -211,6 +221,12 @@ class Engine:
             self._broken = error
             self._scheduler.fail_all(RuntimeError(f"the scheduler has failed: {type(error).__name__}: {error}"))
             raise
+        finally:
+            with self._handing:
+                self._deaf = True
+            with contextlib.suppress(queue.Empty):
+                while True:  # workers that have come up, which are ended, and askers, who are told
+                    self._inbox.get_nowait()()
 
     def _grow(self) -> None:
         """Add the roles of nodes that have joined."""
@@ -236,7 +252,11 @@ class Engine:
                         _settle(self._versions, error)  # nobody is left who might come up
                 coming.set_exception(error)
             else:
-                coming.set_result(worker)
+                with self._handing:
+                    if self._deaf:
+                        worker.kill()
+                    else:
+                        coming.set_result(worker)
 
         threading.Thread(target=hire, name=f"ptxgym-hire-{role.name}", daemon=True).start()
         return coming

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import queue
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -34,6 +36,14 @@ class Hired(FakeWorker):
     """A fake worker that has described itself."""
 
     description = Description("here", {"ptxgym": "1"})
+
+    def __init__(self, name: str, place: str) -> None:
+        super().__init__(name, place)
+        self.ended = threading.Event()
+
+    def kill(self) -> None:
+        super().kill()
+        self.ended.set()
 
 
 def looks(*errors: Exception) -> Iterator[Any]:
@@ -87,3 +97,99 @@ def test_a_role_that_can_never_be_filled_is_no_obstacle_to_the_others(others: bo
         with pytest.raises(UsageError, match="no cpu 0 here"):
             made.versions(30)
     made.close()
+
+
+def started(hire: Any) -> engine.Engine:
+    """An engine that hires one worker."""
+    backend: Any = Nowhere()
+    return engine.Engine([CPU], Limits(1, 0), Results(None), backend, hire, {})
+
+
+def test_a_worker_that_comes_up_after_the_service_was_closed_is_ended() -> None:
+    worker, trying, up = Hired("cpu", "here"), threading.Event(), threading.Event()
+
+    def hire(role: Role, tell: object) -> Hired:
+        trying.set()
+        assert up.wait(30)
+        return worker
+
+    made = started(hire)
+    assert trying.wait(30)
+    made.close()
+    assert not made._thread.is_alive()  # nobody reads what comes now
+    up.set()
+    assert worker.ended.wait(10)
+
+
+def test_a_worker_that_comes_up_while_the_service_is_closed_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker, up, taken = Hired("cpu", "here"), threading.Event(), threading.Event()
+
+    class Inbox(queue.SimpleQueue):  # type: ignore[type-arg]
+        """Lets the worker come up when the thread has seen that nothing is left to do."""
+
+        def put(self, item: Any, *_: Any) -> None:
+            super().put(item)
+            if up.is_set():
+                taken.set()
+
+        def get_nowait(self) -> Any:
+            try:
+                return super().get_nowait()
+            except queue.Empty:
+                if made._scheduler._ended is not None and not up.is_set():
+                    up.set()
+                    assert taken.wait(30)
+                raise
+
+    def hire(role: Role, tell: object) -> Hired:
+        assert up.wait(30)
+        return worker
+
+    monkeypatch.setattr(engine.queue, "SimpleQueue", Inbox)
+    made = started(hire)
+    made.close()
+    assert worker.ended.wait(10)
+
+
+def test_a_thread_that_wakes_up_while_it_is_closed_does_not_leave_before_all_are_told() -> None:
+    worker = Hired("cpu", "here")
+    made = started(lambda role, tell: worker)
+    made.versions(30)
+
+    class Over(threading.Event):
+        def set(self) -> None:
+            super().set()
+            made._inbox.put(lambda: None)
+            made._thread.join(1)  # it does not end here
+
+    made._over = Over()
+    made.close()
+    assert worker.ended.wait(10)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_worker_that_comes_up_after_the_scheduler_has_failed_is_ended() -> None:
+    worker, up = Hired("cpu", "here"), threading.Event()
+
+    def hire(role: Role, tell: object) -> Hired:
+        assert up.wait(30)
+        return worker
+
+    made = started(hire)
+    made._inbox.put(lambda: 1 / 0)  # type: ignore[func-returns-value, arg-type]
+    made._thread.join(30)
+    assert made.failed
+    up.set()
+    assert worker.ended.wait(10)
+    made.close()
+
+
+def test_a_worker_that_comes_up_in_time_is_kept_until_the_end() -> None:
+    worker = Hired("cpu", "here")
+    made = started(lambda role, tell: worker)
+    made.versions(30)
+    while not made.status().workers:
+        time.sleep(0.01)
+    assert not worker.killed
+    made.close()
+    assert worker.ended.wait(10)
