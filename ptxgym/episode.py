@@ -186,7 +186,7 @@ class Episode:
             verdict = self._judge(text, failure)
             number = len(self.turns) + 1
             done = number >= self.config.turns or self._stop.reached(verdict)
-            payment, self._ledger = self._ledger.settle(verdict, last=done)
+            payment, ledger = self._ledger.settle(verdict, last=done)
             turn = Turn(
                 number=number,
                 source=text,
@@ -198,7 +198,8 @@ class Episode:
                 done=done,
                 notes=notes,
             )
-            self.turns = (*self.turns, turn)
+            judging.check_awaited()
+            self.turns, self._ledger = (*self.turns, turn), ledger
             if self.best is None or turn.score > self.best.score:
                 self.best = turn
             return turn
@@ -213,7 +214,10 @@ class Episode:
         self._lock = threading.Lock()
 
     async def asubmit(self, text: str) -> Turn:
-        """Judge `text` as the next turn without blocking the event loop, up to the deadline of `ptxgym.judging`."""
+        """Judge `text` as the next turn without blocking the event loop, up to the deadline of `ptxgym.judging`.
+
+        A turn that is given up, by that deadline or by a cancelled task, does not count, whenever its verdict comes.
+        """
         return await judging.of(self.evaluator).acall(partial(self.submit, text))
 
     async def aanswer(self, text: str, *, cut_off: bool = False) -> Turn:

@@ -3,6 +3,8 @@
 asyncio's default pool is a handful of threads for everybody, and a loop that ends waits for all of them: evaluations
 that never end would starve every other rollout of the process, and then keep it alive. Here a call that is not over by
 its deadline gives up its place. Its thread cannot be ended from outside and goes on, but nothing waits for it any more.
+A call whose caller leaves before, as a cancelled task does, keeps its place until it has ended or is overdue, since it
+goes on taking what it takes; what it waits for at a service is let go at once.
 
 Whoever waits for an evaluation in an event loop comes here: `Evaluator.aevaluate`, `Episode.aanswer`, the agents' loop,
 the adapters. `of` says where; a service queues and ends evaluations by itself, so that all its callers wait at once.
@@ -12,9 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import sys
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -23,6 +27,7 @@ from contextvars import Context, ContextVar, copy_context
 from typing import Any, Generic, TypeVar
 
 from ptxgym.errors import InfrastructureError, UsageError
+from ptxgym.threads import started
 
 T = TypeVar("T")
 
@@ -47,21 +52,49 @@ class _Call(Generic[T]):
         self.ended: Future[T] = Future()
         self.placed = False
         """Whether it takes one of the places."""
+        self.until = math.inf
+        """Its deadline, by `time.monotonic`, once it has begun."""
+        self.overdue = False
+        self.left = False
+        """Whether nobody waits for it any more."""
         self._lock = threading.Lock()
         self._held: list[_Held] = []
-        """Of gates; given back where it is not waited for any more."""
-        self._overdue = False
+        """Of gates; given back once it is overdue."""
+        self._waits: list[Callable[[], None]] = []
+        """End what it waits for elsewhere, where nobody waits for it any more."""
 
     def hold(self, held: _Held) -> bool:
         """Note an entry of a gate; False where nobody waits any more, who would have to give it back."""
         with self._lock:
             self._held.append(held)
-            return not self._overdue
+            return not self.overdue
+
+    def wait(self, end: Callable[[], None]) -> None:
+        """Note how to end a wait elsewhere; end it where nobody waits for the call any more."""
+        with self._lock:
+            self._waits.append(end)
+            left = self.left
+        if left:
+            end()
+
+    def waited(self, end: Callable[[], None]) -> None:
+        """Forget a wait that is over."""
+        with self._lock:
+            self._waits.remove(end)
+
+    def leave(self) -> None:
+        """Wait for it no longer, and end what it waits for elsewhere."""
+        with self._lock:
+            waits = [] if self.left else list(self._waits)
+            self.left = True
+        for end in waits:
+            end()
 
     def give_up(self) -> None:
-        """Give back what it holds of gates, and let it hold nothing any more."""
+        """Leave it; give back what it holds of gates, and let it hold nothing any more."""
+        self.leave()
         with self._lock:
-            self._overdue = True
+            self.overdue = True
             for held in self._held:
                 held.give_back()
 
@@ -141,10 +174,13 @@ class Judging:
         except TimeoutError:
             return self._late(call)
         finally:
-            self._leave(call)
+            self._part(call)
 
     async def acall(self, work: Callable[[], T]) -> T:
-        """Run `work` in a thread without blocking the event loop; see `call`."""
+        """Run `work` in a thread without blocking the event loop; see `call`.
+
+        A task that is cancelled leaves at once; the place is free once the call has ended, or is overdue.
+        """
         call = self._queued(work)
         try:
             await asyncio.wrap_future(call.begun)
@@ -152,7 +188,27 @@ class Judging:
         except TimeoutError:
             return self._late(call)
         finally:
+            self._part(call)
+
+    def _part(self, call: _Call[Any]) -> None:
+        """Give back the place of a call that has ended or is overdue; of another one, once it has or is."""
+        if not call.placed or call.overdue or call.ended.done():
             self._leave(call)
+            return
+        call.leave()
+        if self._deadline_s is None:
+            return
+        try:
+            started(lambda: self._outwait(call), "ptxgym-judging")
+        except RuntimeError:  # there is no thread to be had: better one too many at once than a place that is lost
+            self._leave(call)
+
+    def _outwait(self, call: _Call[Any]) -> None:
+        try:
+            call.ended.exception(max(call.until - time.monotonic(), 0.0))
+        except TimeoutError:
+            call.give_up()
+        self._leave(call)
 
     def _late(self, call: _Call[T]) -> T:
         """Return, or raise, what a call came to after all: it may have raised a TimeoutError of its own."""
@@ -190,6 +246,8 @@ class Judging:
                 if call.begun.set_running_or_notify_cancel():  # else nobody waits for it any more
                     self._free -= 1
                     call.placed = True
+                    if self._deadline_s is not None:
+                        call.until = time.monotonic() + self._deadline_s
                     return call
         return None
 
@@ -205,7 +263,7 @@ class Judging:
         self._leave(call)
 
     def _leave(self, call: _Call[Any]) -> None:
-        """Give back a call's place, at its end or when nobody waits for it any more, and begin the next."""
+        """Give back a call's place, and begin the next."""
         self._vacate(call)
         self._begin_next()
 
@@ -252,6 +310,35 @@ def using(judging: Judging) -> Iterator[None]:
         yield
     finally:
         _CHOSEN.reset(token)
+
+
+@contextlib.contextmanager
+def withdrawing(end: Callable[[], None]) -> Iterator[None]:
+    """Have a wait inside a block of code ended where nobody waits any more for the call that runs it.
+
+    Args:
+        end: Called at most once, by whoever leaves, who must not be kept waiting.
+    """
+    call = _RUNNING.get()
+    if call is None:
+        yield
+        return
+    call.wait(end)
+    try:
+        yield
+    finally:
+        call.waited(end)
+
+
+def check_awaited() -> None:
+    """Return where someone still waits for what this thread runs.
+
+    Raises:
+        Overdue: if nobody does, so that what comes of it must not count any more.
+    """
+    call = _RUNNING.get()
+    if call is not None and call.left:
+        raise Overdue("nobody waits for this evaluation any more")
 
 
 def _after_fork() -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import signal
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -201,8 +203,8 @@ def test_calls_begin_in_order_and_no_more_than_there_are_places() -> None:
     assert asyncio.run(run()) == list(range(6))
 
 
-def test_who_stops_waiting_gives_back_the_place(release: threading.Event) -> None:
-    bench = Judging(at_once=1, deadline_s=TASK_TIME_S)
+def test_who_stops_waiting_gives_back_the_place_by_the_deadline(release: threading.Event) -> None:
+    bench = Judging(at_once=1, deadline_s=2.0)
 
     async def run() -> str:
         hanging, waiting = (asyncio.create_task(bench.acall(release.wait)) for _ in range(2))
@@ -212,7 +214,104 @@ def test_who_stops_waiting_gives_back_the_place(release: threading.Event) -> Non
         await asyncio.gather(hanging, waiting, return_exceptions=True)
         return await bench.acall(lambda: "judged")
 
-    assert asyncio.run(run()) == "judged"
+    assert asyncio.run(run()) == "judged"  # though that deadline comes when the loop of who left may have ended
+
+
+def test_what_nobody_waits_for_keeps_its_place_while_it_runs(release: threading.Event) -> None:
+    bench, running = Judging(at_once=2, deadline_s=TASK_TIME_S), Counter[str]()
+    lock = threading.Lock()
+
+    def work() -> None:
+        with lock:
+            running["now"] += 1
+        release.wait()
+        with lock:
+            running["now"] -= 1
+
+    async def round_of_two() -> None:
+        tasks = [asyncio.create_task(bench.acall(work)) for _ in range(2)]
+        await asyncio.sleep(0.01)
+        for task in tasks:
+            task.cancel()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(each) for each in ended] == [asyncio.CancelledError] * 2
+
+    for _ in range(10):
+        asyncio.run(round_of_two())
+        assert running["now"] <= 2
+    release.set()
+    assert bench.call(lambda: "judged") == "judged"  # once they have ended, long before their deadline
+    while bench._free < 2:
+        time.sleep(0.001)
+    assert running["now"] == 0 and not bench._waiting
+
+
+def test_an_interrupt_leaves_the_place_to_what_still_runs(release: threading.Event) -> None:
+    bench = Judging(at_once=1, deadline_s=TASK_TIME_S)
+
+    def interrupt() -> None:
+        time.sleep(0.1)  # by then its caller waits
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        release.wait()
+
+    with pytest.raises(KeyboardInterrupt):
+        bench.call(interrupt)
+    assert bench._free == 0
+    release.set()
+    assert bench.call(lambda: "judged") == "judged"
+
+
+@pytest.mark.parametrize("give_up", ["cancel", "deadline"])
+def test_a_turn_that_was_given_up_does_not_count_when_its_verdict_comes(
+    release: threading.Event, settings: Callable[..., None], give_up: str
+) -> None:
+    settings(at_once=2, deadline_s=0.2 if give_up == "deadline" else TASK_TIME_S)
+    evaluator = Wedging(release)
+    episode = Episode("PTX-Gemm-H100", evaluator, turns=1)
+
+    async def leave() -> None:
+        waiting = asyncio.create_task(episode.asubmit(f"{WEDGED}, target"))
+        while not evaluator.running["now"]:
+            await asyncio.sleep(0.001)
+        if give_up == "cancel":
+            waiting.cancel()
+        with pytest.raises((asyncio.CancelledError, Overdue)):
+            await waiting
+
+    asyncio.run(leave())
+    release.set()
+    settings(at_once=2, deadline_s=TASK_TIME_S)
+    turn = asyncio.run(episode.asubmit("kernel"))  # once the one before has left the episode
+    assert (turn.number, turn.score, turn.reward, episode.turns) == (1, 0.2, pytest.approx(0.2), (turn,))
+
+
+def test_what_is_waited_for_elsewhere_is_let_go_once_by_who_leaves(release: threading.Event) -> None:
+    bench, ends = Judging(at_once=2, deadline_s=TASK_TIME_S), list[str]()
+
+    def work(name: str, within: bool) -> None:
+        if within:
+            with judging.withdrawing(lambda: ends.append(name)):
+                release.wait()
+        else:
+            release.wait()
+            with judging.withdrawing(lambda: ends.append(name)):
+                pass
+
+    async def leave() -> None:
+        tasks = [asyncio.create_task(bench.acall(partial(work, *each))) for each in (("first", True), ("late", False))]
+        await asyncio.sleep(0.01)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert ends == ["first"]
+
+    asyncio.run(leave())
+    release.set()
+    bench.call(partial(work, "waited for", True))
+    with judging.withdrawing(lambda: ends.append("outside")):
+        while bench._free < 2:
+            time.sleep(0.001)
+    assert ends == ["first", "late"]
 
 
 def test_what_is_raised_is_raised_and_an_own_timeout_is_no_deadline() -> None:

@@ -15,6 +15,7 @@ from typing import Protocol, Self
 
 from pydantic import Field, ValidationError
 
+from ptxgym import judging
 from ptxgym.errors import DeadlineExceeded
 from ptxgym.task import BASE
 from ptxgym.verdict import Value, Verdict
@@ -80,10 +81,12 @@ class Ticket:
             DeadlineExceeded: if the request's deadline passed, or `timeout_s`.
             InfrastructureError: if the machine failed as often as the service tries.
             UsageError: if no worker can evaluate the request at all.
-            concurrent.futures.CancelledError: if the ticket was cancelled.
+            concurrent.futures.CancelledError: if the ticket was cancelled, as it is where nobody waits any more for
+                the call of `ptxgym.judging` that waits here.
         """
         try:
-            return self.future.result(timeout_s)
+            with judging.withdrawing(self.cancel):
+                return self.future.result(timeout_s)
         except TimeoutError:
             if self.future.done():
                 raise

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Mapping
 from typing import ClassVar
 
+from ptxgym import judging
 from ptxgym.availability import check_tier, unmeasured_tier
 from ptxgym.cache import Cache
 from ptxgym.cluster.wants import wanted
@@ -118,7 +119,10 @@ class RemoteEvaluator(Evaluator):
             UsageError: if it cannot serve the request, or the evaluator is closed.
         """
         found = self._call(text, asked_for(task, variant), arch, workload)
-        return found if isinstance(found, Verdict) else self._client.verdict(found)
+        if isinstance(found, Verdict):
+            return found
+        with judging.withdrawing(lambda: self._let_go(found)):
+            return self._client.verdict(found)
 
     async def aevaluate(
         self,
@@ -136,9 +140,13 @@ class RemoteEvaluator(Evaluator):
         try:
             return await asyncio.wrap_future(started(lambda: self._client.verdict(call), "ptxgym-http"))
         except asyncio.CancelledError:
-            call.gone.set()
-            started(lambda: self._client.withdraw(call), "ptxgym-http")
+            self._let_go(call)
             raise
+
+    def _let_go(self, call: Call) -> None:
+        """Tell the service that nobody waits any more, without waiting for that."""
+        call.gone.set()
+        started(lambda: self._client.withdraw(call), "ptxgym-http")
 
     def _call(self, text: str, task: Task, arch: str, workload: str | None) -> Call | Verdict:
         """Return what the service is to be asked, or the verdict on a text that cannot travel."""

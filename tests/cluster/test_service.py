@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import ptxgym
+from ptxgym.adapters.rollout import Rollout
 from ptxgym.cluster import EvaluationService, Fleet, Request, asking
 from ptxgym.cluster.backend import LocalBackend, boards
 from ptxgym.cluster.fleet import most_of_each
@@ -151,6 +152,40 @@ def test_async_callers_wait_without_threads_and_their_cancellation_cancels(make)
     service.evaluate("// a", "gemm", workload="schedules")
     assert asyncio.run(main())[0].message == "// a"
     assert service.evaluate("// ok", "gemm").status is Status.OK
+    assert service.status().counters["cancelled"] == 1
+
+
+def by_submission(service):
+    return Episode("PTX-Gemm-H100", service).asubmit("// sleep 600")
+
+
+def by_answer(service):
+    return Episode("PTX-Gemm-H100", service).aanswer("```cuda\n// sleep 600\n```")
+
+
+def by_rollout(service):
+    return Rollout.of_row({"env": "PTX-Gemm-H100"}, service).aanswer("```cuda\n// sleep 600\n```")
+
+
+def by_first_kernel(service):
+    return Rollout.aof_row({"env": "PTX-Gemm-H100", "options": {"init": "// sleep 600"}}, service)
+
+
+@pytest.mark.parametrize("ask", [by_submission, by_answer, by_rollout, by_first_kernel])
+def test_whoever_is_cancelled_lets_go_of_what_was_asked_for_it(make, log, ask):
+    """The service has one worker, which would be busy for ten minutes."""
+    service = make()
+
+    async def main():
+        waiting = asyncio.create_task(ask(service))
+        while not any(kind == "emulate" for kind, _ in steps(log)):
+            await asyncio.sleep(0.01)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        return await Episode("PTX-Gemm-H100", service).asubmit("// ok")
+
+    assert asyncio.run(main()).verdict.status is Status.OK
     assert service.status().counters["cancelled"] == 1
 
 

@@ -16,8 +16,10 @@ import gymnasium as gym
 import pytest
 
 import ptxgym
+from ptxgym.bench.journal import RecordedRemote
 from ptxgym.cluster import Fleet
 from ptxgym.cluster.wants import asking
+from ptxgym.episode import Episode
 from ptxgym.errors import (
     AccessDenied,
     DeadlineExceeded,
@@ -30,6 +32,7 @@ from ptxgym.evaluator import Evaluator
 from ptxgym.serve import client
 from ptxgym.serve.connection import Connections
 from ptxgym.serve.journal import Journal
+from ptxgym.serve.remote import RemoteEvaluator
 from ptxgym.serve.wire import Answer, Asked, Problem
 from ptxgym.task import load_task
 from ptxgym.verdict import Status
@@ -303,6 +306,25 @@ def test_one_asker_lets_go_and_others_keep_theirs(start, log):
 
         asyncio.run(cancelled())
         assert asyncio.run(evaluator.aevaluate("// after", "gemm")).status is Status.OK
+
+
+@pytest.mark.parametrize("evaluator_class", [RemoteEvaluator, RecordedRemote])
+def test_a_cancelled_turn_lets_go_as_a_cancelled_evaluation_does(start, log, evaluator_class):
+    address, _, service = start()
+    with evaluator_class(address) as evaluator:
+        episode = Episode("PTX-Gemm-H100", evaluator)
+
+        async def cancelled() -> None:
+            waiting = asyncio.create_task(episode.asubmit("// sleep 600"))
+            while ("emulate", "// sleep 600") not in steps(log):
+                await asyncio.sleep(0.05)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+
+        asyncio.run(cancelled())
+        assert asyncio.run(episode.asubmit("// after")).number == 1
+        assert service.status().counters["cancelled"] == 1
 
 
 def test_an_address_where_nothing_answers_is_told_soon(log, monkeypatch):
