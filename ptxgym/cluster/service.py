@@ -28,7 +28,7 @@ from ptxgym.cluster.work import Role
 from ptxgym.device.cuda.gpu import Gpu
 from ptxgym.device.cuda.model import Tier
 from ptxgym.dossier import Dossier
-from ptxgym.errors import UsageError
+from ptxgym.errors import DeadlineExceeded, InfrastructureError, UsageError
 from ptxgym.evaluator import Evaluator
 from ptxgym.judge.conditions import conditions
 from ptxgym.submission import check_text
@@ -149,13 +149,14 @@ class EvaluationService(Evaluator):
         task = load_variant(request.task, request.variant)
         load_arch(request.arch)
         engine = self._engine_started()
-        deadline_s = self._deadline_s if request.deadline_s is None else request.deadline_s
-        until = time.monotonic() + min(deadline_s, START_LIMIT_S)
-        gpu = self._gpu(request.arch, until)
+        waiting = _Waiting(self._deadline_s if request.deadline_s is None else request.deadline_s)
+        with waiting:
+            gpu = self._gpu(request.arch, waiting.until)
         workload = request.workload or default_workload(task, gpu)
         self.check_workload(task, workload, request.arch)
         request = request.model_copy(update={"workload": workload})
-        versions = engine.versions(max(until - time.monotonic(), 0.0))
+        with waiting:
+            versions = engine.versions(max(waiting.until - time.monotonic(), 0.0))
         drawn = conditions(task, workload, self._epoch, self._secret)
         measured = () if gpu is None else (gpu.name, gpu.driver, self._tier)
         digest = task_sha256(task)
@@ -172,7 +173,7 @@ class EvaluationService(Evaluator):
         last = Kind.EMULATE if gpu is None else Kind.MEASURE
         work = Work(key, build_key(request.text, task, request.arch), request.arch, last, digest)
         ticket = Ticket(request, key, engine.withdraw)
-        engine.ask(ticket, work, deadline_s, wait_s)
+        engine.ask(ticket, work, waiting.deadline - time.monotonic(), wait_s)
         return ticket
 
     def versions(self, limit_s: float = START_LIMIT_S) -> Mapping[str, str]:
@@ -297,17 +298,18 @@ class EvaluationService(Evaluator):
                 "folder of its own and name that by PTXGYM_CONTENT"
             )
         load_arch(arch)
+        how = wanted()
         try:
             text.encode()
         except UnicodeEncodeError:
-            gpu = self.gpu(arch)
+            with _Waiting(self._deadline_s if how.deadline_s is None else how.deadline_s) as waiting:
+                gpu = self._gpu(arch, waiting.until)
             name = workload or default_workload(asked, gpu)
             self.check_workload(asked, name, arch)
             refused = check_text(text)
             assert refused is not None
             drawn = conditions(asked, name, self._epoch, self._secret)
             return Dossier(text, asked, arch, drawn.hash).failed(refused)
-        how = wanted()
         return Request(
             text=text,
             task=asked.name,
@@ -321,6 +323,30 @@ class EvaluationService(Evaluator):
     def _forget_after_fork(self) -> None:
         """Keep the engine, which tells the child that it is the parent's."""
         self._lock = threading.Lock()
+
+
+class _Waiting:
+    """How long an evaluation waits for workers to come up, which is part of its deadline."""
+
+    def __init__(self, deadline_s: float) -> None:
+        now = time.monotonic()
+        self.deadline = now + deadline_s
+        """By `time.monotonic`, of the evaluation."""
+        self.until = now + min(deadline_s, START_LIMIT_S)
+        """For the workers."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Tell who could not wait longer of the deadline.
+
+        Raises:
+            DeadlineExceeded: in place of an `InfrastructureError` that comes after it.
+        """
+        if isinstance(error, InfrastructureError) and time.monotonic() >= self.deadline:
+            why = f"no verdict by the deadline; {error}. Nothing is said about the submission"
+            raise DeadlineExceeded(why) from error
 
 
 @dataclass(frozen=True)

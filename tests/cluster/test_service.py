@@ -7,16 +7,20 @@ import threading
 import time
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import ptxgym
 from ptxgym.adapters.rollout import Rollout
 from ptxgym.cluster import EvaluationService, Fleet, Request, asking
+from ptxgym.cluster import service as service_module
 from ptxgym.cluster.backend import LocalBackend, boards
 from ptxgym.cluster.fleet import most_of_each
 from ptxgym.cluster.protocol import Kind
 from ptxgym.cluster.service import START_LIMIT_S
+from ptxgym.cluster.station import Description
+from ptxgym.device.cuda.gpu import Gpu
 from ptxgym.episode import Episode
 from ptxgym.errors import (
     DeadlineExceeded,
@@ -376,6 +380,60 @@ def test_the_deadline_and_the_start_of_an_episode_come_from_the_block(make):
     with asking(deadline_s=0.5), pytest.raises(DeadlineExceeded):
         service.evaluate("// sleep 600", "gemm")
     assert service.evaluate("// sleep 1", "gemm").status is Status.OK
+
+
+class LateEngine:
+    """Whose worker comes up after so many seconds of a clock that only it moves, if that is waited for."""
+
+    def __init__(self, after_s, monkeypatch):
+        self.now, self._up_at, self.asked = 100.0, 100.0 + after_s, []
+        monkeypatch.setattr(service_module, "time", SimpleNamespace(monotonic=lambda: self.now))
+
+    def versions(self, limit_s):
+        if self.now + limit_s < self._up_at:
+            self.now += limit_s
+            raise InfrastructureError(f"no worker came up within {limit_s:g} s")
+        self.now = max(self.now, self._up_at)
+        return {}
+
+    def description(self, role, limit_s):
+        self.versions(limit_s)
+        return Description("here", {}, Gpu("GPU-1", 0, "NVIDIA H200", (9, 0), 1 << 37, "580"))
+
+    def withdraw(self, ticket):
+        pass
+
+    def ask(self, ticket, work, deadline_s, wait_s):
+        self.asked.append((self.now + deadline_s, wait_s))
+
+
+@pytest.mark.parametrize("fleet", [Fleet(cpu=1), Fleet(cpu=1, gpus={"H200": 1})], ids=["emulated", "measured"])
+@pytest.mark.parametrize("after_s", [0.0, 5.0])
+def test_a_deadline_is_counted_from_the_call_however_long_workers_took_to_come_up(make, monkeypatch, fleet, after_s):
+    monkeypatch.setattr("ptxgym.cluster.backend.check_local", lambda fleet: None)
+    service = make(fleet=fleet)
+    service._engine = engine = LateEngine(after_s, monkeypatch)
+    service.submit(request("// ok", deadline_s=9.0), wait_s=3.0)
+    assert engine.asked == [(109.0, 3.0)] and engine.now == 100.0 + after_s
+
+
+@pytest.mark.parametrize(("deadline_s", "error"), [(9.0, DeadlineExceeded), (1000.0, InfrastructureError)])
+def test_whose_deadline_passes_before_a_worker_is_there_is_told_of_that(make, monkeypatch, deadline_s, error):
+    service = make()
+    service._engine = engine = LateEngine(2000.0, monkeypatch)
+    said = f"no worker came up within {min(deadline_s, START_LIMIT_S):g} s"
+    with pytest.raises(InfrastructureError, match=said) as told:
+        service.submit(request("// ok", deadline_s=deadline_s))
+    assert type(told.value) is error and not engine.asked and engine.now <= 100.0 + deadline_s
+
+
+def test_a_text_that_cannot_travel_is_waited_for_no_longer_than_any(make, monkeypatch):
+    monkeypatch.setattr("ptxgym.cluster.backend.check_local", lambda fleet: None)
+    service = make(fleet=Fleet(cpu=1, gpus={"H200": 1}))
+    service._engine = engine = LateEngine(2000.0, monkeypatch)
+    with asking(deadline_s=9.0), pytest.raises(DeadlineExceeded):
+        service.evaluate("\ud800", "gemm")
+    assert engine.now == 109.0
 
 
 def test_others_can_read_the_status(make, monkeypatch, tmp_path):
