@@ -163,6 +163,11 @@ class KernelEnv(gym.Env[Observation, str]):
             raise ResetNeeded("no episode was started: call reset() first")
         return self._episode
 
+    @property
+    def over(self) -> bool:
+        """Whether the episode has ended, so that only `reset` goes on."""
+        return self._over
+
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:

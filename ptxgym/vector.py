@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import iterate
 
@@ -84,24 +85,48 @@ class KernelVectorEnv(SyncVectorEnv):
     def step(self, actions: Any) -> Any:
         """Judge one text per environment; see `KernelEnv.step`.
 
-        Environments whose episode was over are reset instead, where Gymnasium's autoreset mode says so.
+        Environments whose episode was over are reset instead, where Gymnasium's autoreset mode says so. A step that
+        is interrupted leaves turns behind that were judged and that nobody has seen; the next step or reset waits for
+        them and goes on from there, with a new episode where they ended one.
 
         Raises:
             UsageError: if there is not one text for each environment; nothing is judged then.
         """
+        self._settle()
         texts = self._texts(actions)
-        ahead: list[_Ahead] = list(self.envs)  # type: ignore[arg-type]  # what `make` made
-        reset_next = self.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
-        for env, text in zip(ahead, texts, strict=True):
-            env.begin(text, reset=reset_next and env.over)
+        for env, text in zip(self._ahead, texts, strict=True):
+            env.begin(text, reset=self._resets(env))
         try:
             return super().step(texts)
-        finally:
-            for env in ahead:  # those that were not asked, since one before them raised
-                env.settle()
+        except Exception:
+            self._settle()
+            raise
 
-    def _texts(self, actions: Any) -> tuple[Any, ...]:
-        """Return the texts by environment; what one holds is its environment's to judge."""
+    def reset(self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None) -> Any:
+        """Reset the environments, or those of a `reset_mask`; see `KernelEnv.reset`."""
+        self._settle()
+        return super().reset(seed=seed, options=options)
+
+    @property
+    def _ahead(self) -> list[_Ahead]:
+        return list(self.envs)  # type: ignore[arg-type]  # what `make` made
+
+    def _resets(self, env: _Ahead) -> bool:
+        """Whether the next step resets an environment, and does not look at its text."""
+        return self.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP and env.over
+
+    def _settle(self) -> None:
+        """Wait for what a call left behind that did not come to its end, and agree with the environments about it."""
+        for env in self._ahead:
+            env.settle()
+        if self.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP:
+            for env in self._ahead:
+                if env.over:
+                    env.reset()
+        self._autoreset_envs = np.array([env.over for env in self._ahead])
+
+    def _texts(self, actions: Any) -> tuple[str, ...]:
+        """Return the texts by environment."""
         wanted = f"step takes one text for each of the {self.num_envs} environments, in their order"
         if isinstance(actions, str | bytes) or not isinstance(actions, Iterable):
             raise UsageError(f"{wanted}, not a single {type(actions).__name__}: pass a list or tuple of texts")
@@ -111,6 +136,9 @@ class KernelVectorEnv(SyncVectorEnv):
                 f'{wanted}, and got {len(texts)}: pass a text for those as well whose episode is over (such as ""); '
                 "it is not looked at while they reset"
             )
+        for number, (env, text) in enumerate(zip(self._ahead, texts, strict=True)):
+            if not isinstance(text, str) and not self._resets(env):
+                raise UsageError(f"a submission is a str, not {type(text).__name__} (environment {number})")
         return texts
 
     def close_extras(self, **kwargs: Any) -> None:
@@ -127,33 +155,34 @@ class _Ahead(gym.Wrapper[Observation, str, Observation, str]):
         self._kernel_env = env
         self._deadline_s = deadline_s
         self._begun: Future[_Result] | None = None
-        self.over = False
+
+    @property
+    def over(self) -> bool:
         """Whether the episode has ended."""
+        return self._kernel_env.over
 
     def begin(self, action: str, *, reset: bool) -> None:
         """Begin a step, or the reset that comes in its place."""
         self._begun = started(lambda: self._reset(None, None) if reset else self._step(action), "ptxgym-env")
 
     def settle(self) -> None:
-        """Wait for what was begun, whatever came of it."""
-        begun, self._begun = self._begun, None
-        if begun is not None:
-            begun.exception()
+        """Wait for what was begun, whatever came of it; where that is interrupted, it is still begun."""
+        if self._begun is not None:
+            self._begun.exception()
+            self._begun = None
 
     def step(self, action: str) -> Any:
         """Return what came of the step that was begun."""
-        result = self._step(action) if (begun := self._taken()) is None else begun.result()
-        self.over = bool(result[2] or result[3])
-        return result
+        return self._step(action) if (begun := self._ended()) is None else begun.result()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """Return what came of the reset that was begun; reset here where none was."""
-        self.over = False
-        begun = self._taken()
-        return self._reset(seed, options) if begun is None else begun.result()
+        return self._reset(seed, options) if (begun := self._ended()) is None else begun.result()
 
-    def _taken(self) -> Future[_Result] | None:
-        begun, self._begun = self._begun, None
+    def _ended(self) -> Future[_Result] | None:
+        """Return what was begun, once it has ended."""
+        begun = self._begun
+        self.settle()
         return begun
 
     def _step(self, action: str) -> _Result:

@@ -1,3 +1,8 @@
+import contextlib
+import signal
+import threading
+import time
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -6,8 +11,11 @@ from gymnasium.utils.env_checker import data_equivalence
 import ptxgym  # noqa: F401  (registers the environments)
 from ptxgym.cluster import EvaluationService, Fleet
 from ptxgym.errors import UsageError
+from ptxgym.evaluator import Evaluator
 from ptxgym.vector import KernelVectorEnv
+from ptxgym.verdict import Status
 from tests.cluster.conftest import steps
+from tests.store.samples import verdict
 
 ID = "PTX-Gemm-H100"
 
@@ -102,13 +110,116 @@ def plain(value):
     return value
 
 
-def test_a_mistake_of_the_caller_is_raised_and_the_next_step_goes_on(make):
-    envs = gym.make_vec(ID, num_envs=3, turns=3, evaluator=make(), autoreset_mode="Disabled")
+class Scripted(Evaluator):
+    """Judges anything to be right, but comes upon a fault on some texts, and waits for `release` on others."""
+
+    def __init__(self):
+        super().__init__("emulator", secret="s")
+        self.judged, self.waiting, self.release = [], threading.Event(), threading.Event()
+
+    def evaluate(self, text, task, arch="h100", workload=None, *, variant=None):
+        if "wait" in text:
+            self.waiting.set()
+            self.release.wait()
+        if "fault" in text:
+            raise ZeroDivisionError(text)
+        self.judged.append(text)
+        return verdict(Status.OK)
+
+
+@contextlib.contextmanager
+def interrupted(evaluator):
+    """Press Ctrl-C while the block waits for an evaluation, all others of which have ended."""
+
+    def interrupt():
+        evaluator.waiting.wait()
+        while "// a" not in evaluator.judged:
+            time.sleep(0.01)
+        time.sleep(0.1)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    interrupting = threading.Thread(target=interrupt)
+    interrupting.start()
+    with pytest.raises(KeyboardInterrupt):
+        yield
+    interrupting.join()
+
+
+@pytest.fixture
+def scripted():
+    evaluator = Scripted()
+    yield evaluator
+    evaluator.release.set()
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
+def test_what_is_no_text_is_told_before_anything_is_judged(scripted, mode):
+    envs = gym.make_vec(ID, num_envs=3, turns=1, evaluator=scripted, autoreset_mode=mode)
     envs.reset()
-    with pytest.raises(UsageError, match="a submission is a str"):
-        envs.step(["// a", 7, "// c"])
-    observations, *_ = envs.step(["// d", "// e", "// f"])
-    assert observations["source"] == ("// d", "// e", "// f")
+    for number, texts in enumerate([(None, "// b", "// c"), ("// a", 7, "// c"), ("// a", "// b", b"// c")]):
+        with pytest.raises(UsageError, match=rf"a submission is a str, not \w+ \(environment {number}\)"):
+            envs.step(texts)
+    assert scripted.judged == []
+    _, rewards, *_ = envs.step(["// d", "// e", "// f"])
+    assert sorted(scripted.judged) == ["// d", "// e", "// f"] and (rewards > 0).all()
+    if mode == "NextStep":
+        observations, *_ = envs.step([None] * 3)  # which nobody looks at
+        assert observations["source"] == ("",) * 3
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
+@pytest.mark.parametrize("first", [True, False], ids=["the first", "the last"])
+def test_after_a_fault_the_others_have_had_their_turn_and_the_next_step_goes_on(scripted, mode, first):
+    """The episode of the one whose text was judged is over, whether it was asked before the fault or not at all."""
+    envs = gym.make_vec(ID, num_envs=2, turns=1, evaluator=scripted, autoreset_mode=mode)
+    envs.reset()
+    with pytest.raises(ZeroDivisionError):
+        envs.step(("// fault", "// a") if first else ("// a", "// fault"))
+    assert scripted.judged == ["// a"]
+    ended = np.array([not first, first])
+    if mode == "Disabled":  # there it is the caller who resets
+        envs.reset(options={"reset_mask": ended})
+    observations, rewards, *_ = envs.step(["// b", "// c"])
+    if mode == "NextStep":
+        assert observations["source"] == (("// b", "") if first else ("", "// c"))
+        assert (rewards > 0).tolist() == (~ended).tolist()
+        observations, rewards, *_ = envs.step(["// d", "// e"])
+        assert observations["source"] == (("", "// e") if first else ("// d", ""))
+    else:
+        assert (rewards > 0).all() and sorted(scripted.judged) == ["// a", "// b", "// c"]
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_an_interrupt_is_raised_at_once_and_the_next_step_waits_for_what_was_begun(scripted, mode):
+    envs = gym.make_vec(ID, num_envs=2, turns=1, evaluator=scripted, autoreset_mode=mode)
+    envs.reset()
+
+    for texts in (("// wait", "// a"), ("// b", "// c")):  # the second one while it waits for the first
+        with interrupted(scripted):
+            envs.step(texts)
+    assert scripted.judged == ["// a"]
+    threading.Timer(0.1, scripted.release.set).start()
+    if mode == "NextStep":
+        observations, rewards, *_ = envs.step(["// b", "// c"])
+        assert observations["source"] == ("", "") and rewards.tolist() == [0.0, 0.0]
+    _, rewards, *_ = envs.step(["// d", "// e"])
+    assert (rewards > 0).all()
+    assert scripted.judged[:2] == ["// a", "// wait"] and sorted(scripted.judged[2:]) == ["// d", "// e"]
+
+
+def test_a_reset_waits_for_an_interrupted_step_and_one_that_fails_is_made_up_for(scripted):
+    envs = gym.make_vec(ID, num_envs=2, turns=1, evaluator=scripted)
+    envs.reset()
+    with interrupted(scripted):
+        envs.step(["// wait", "// a"])
+    threading.Timer(0.1, scripted.release.set).start()
+    envs.reset()
+    assert sorted(scripted.judged) == ["// a", "// wait"]
+    envs.step(["// b", "// c"])
+    with pytest.raises(UsageError, match="workload"):
+        envs.reset(options={"workload": "hardware"})
+    observations, _, terminated, *_ = envs.step(["// d", "// e"])  # both are over still
+    assert observations["source"] == ("", "") and not terminated.any()
 
 
 def test_a_vector_environment_lets_go_of_the_process_s_service():
