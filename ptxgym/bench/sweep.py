@@ -53,8 +53,9 @@ def plan(recipe: Recipe, canary: str = "") -> tuple[Planned, ...]:
 
     Raises:
         UnknownNameError: if an environment or a variant does not exist.
-        UsageError: if a part of the knowledge does not exist for an architecture.
+        UsageError: if a part of the knowledge does not exist for an architecture, or an environment is there twice.
     """
+    _check_apart(recipe)
     cells = [
         (_config(recipe, agent, arm, env), agent, arm)
         for env in _configs(recipe)
@@ -160,6 +161,19 @@ def differences(before: RunRecord, now: RunRecord) -> list[str]:
     if before.conditions_sha256 != now.conditions_sha256:
         found.append("the secret is another one")
     return found
+
+
+def _check_apart(recipe: Recipe) -> None:
+    """Accept a recipe whose episodes have an id each: two of one id would be played into one trajectory."""
+    seen: dict[tuple[str, str], str] = {}
+    for spec in recipe.envs:
+        for variant in spec.variants:
+            config = load_env(spec.id).of_variant(variant)
+            key = config.pinned, config.variant
+            if key in seen:
+                also = "" if seen[key] == spec.id else f", as {seen[key]} and as {spec.id}"
+                raise UsageError(f"envs: {config.pinned}, variant {variant}, is there twice{also}; leave one out")
+            seen[key] = spec.id
 
 
 def _configs(recipe: Recipe) -> Iterator[EnvConfig]:

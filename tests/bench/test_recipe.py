@@ -56,6 +56,21 @@ def test_plan_is_the_product_and_every_part_of_it_is_balanced() -> None:
     assert next(one for one in planned if one.label == "oracle").env.turns == 1
 
 
+@pytest.mark.parametrize(
+    ("envs", "said"),
+    [
+        (("PTX-Gemm-H100", "ptxgym/Gemm-H100-v1"), "as PTX-Gemm-H100 and as ptxgym/Gemm-H100-v1"),
+        (({"id": "PTX-AttnFwd-H100", "variants": ("d64", "base", "d64")},), "variant d64, is there twice"),
+        (("PTX-AttnFwd-H100", {"id": "ptxgym/AttnFwd-H100-v1", "variants": ("d64", "base")}), "variant base, is there"),
+    ],
+)
+def test_an_environment_under_two_names_is_refused(envs: tuple[Any, ...], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        plan(recipe(envs=envs))
+    apart = ("PTX-AttnFwd-H100", {"id": "PTX-AttnBwd-H100", "variants": ("base", "d64")})
+    assert len({one.id for one in plan(recipe(envs=apart))}) == 3 * (2 * 3) + 3
+
+
 def test_seeds_are_shared_by_arms_and_agents_and_by_nothing_else() -> None:
     seeds: dict[tuple[str, str, int], set[int]] = {}
     for one in plan(recipe()):
