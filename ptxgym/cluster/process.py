@@ -147,11 +147,15 @@ def _listen(
     process: subprocess.Popen[bytes],
     stderr: IO[bytes],
 ) -> None:
-    """Deliver answers until the process hangs up; holds no reference to the owner while it waits."""
+    """Deliver answers until the process hangs up, or cannot be read; holds no reference to the owner while it waits."""
+    unread = ""
     while True:
         try:
             number, value = stream.recv()
         except (EOFError, OSError):
+            break
+        except Exception as error:  # of what was pickled there; whose answer it was is not known
+            unread = f"its answer cannot be read: {type(error).__name__}: {error}"
             break
         if (worker := owner()) is not None:
             worker._deliver(number, value)
@@ -163,7 +167,7 @@ def _listen(
     stderr.close()
     stream.close()
     if (worker := owner()) is not None:
-        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+        how = unread or (f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}")
         worker._ended(f"{how}; it said: {said}" if said else how)
 
 

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import importlib
 import os
+import pickle
 import platform
 import signal
 import socket
@@ -19,7 +20,7 @@ import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
-from pickle import PicklingError
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from ptxgym.cache import Cache
@@ -44,16 +45,28 @@ def claim_core(cache: Cache) -> int | None:
     return None
 
 
+def _packed(number: int, value: object) -> memoryview:
+    """Return an answer as `Connection.recv` reads it; in place of what it could not read, an error that says so."""
+    try:
+        data = ForkingPickler.dumps((number, value))
+        if isinstance(value, BaseException):
+            pickle.loads(data)  # one with arguments of its own may be written, and not read
+    except Exception as error:
+        told = RuntimeError(f"{value!r} cannot be sent: {error}")
+        for note in getattr(value, "__notes__", ()):  # where it was raised
+            told.add_note(note)
+        data = ForkingPickler.dumps((number, told))
+    return data
+
+
 def serve(stream: Connection) -> None:
     """Do what comes in until the other side hangs up."""
     replies = threading.Lock()
 
     def reply(number: int, value: object) -> None:
+        data = _packed(number, value)
         with replies, contextlib.suppress(OSError):
-            try:
-                stream.send((number, value))
-            except (PicklingError, TypeError, AttributeError) as error:
-                stream.send((number, RuntimeError(f"{value!r} cannot be sent: {error}")))
+            stream.send_bytes(data)
 
     def answer(number: int, function: Callable[..., Any], *arguments: object) -> None:
         try:

@@ -6,6 +6,7 @@ import hashlib
 import os
 import signal
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from ptxgym.cluster.protocol import Kind
@@ -16,6 +17,29 @@ from ptxgym.errors import InfrastructureError, UsageError
 from ptxgym.verdict import Provenance, Stage, Status, Verdict
 
 MAKER = "tests.cluster.stations:Scripted"
+
+
+class Odd(Exception):
+    """Whose pickle cannot be read: it is made of its message alone."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+
+
+@dataclass
+class Foreign:
+    """Whose pickle can be read in the process alone that made it."""
+
+    pid: int
+
+    def __reduce__(self) -> tuple[object, tuple[int]]:
+        return _foreign, (self.pid,)
+
+
+def _foreign(pid: int) -> Foreign:
+    if pid != os.getpid():
+        raise ZeroDivisionError("made elsewhere")
+    return Foreign(pid)
 
 
 class Scripted:
@@ -54,6 +78,12 @@ class Scripted:
             raise UsageError("other content")
         elif what == "bug":
             raise ZeroDivisionError("division by zero")
+        elif what == "odd":
+            raise Odd("plan.invalid", "an operation of none")
+        elif what == "foreign":
+            return Built(Foreign(os.getpid()))
+        elif what == "local":
+            return Built(lambda: None)
         return Verdict(
             stage=Stage.JUDGE,
             status=Status.OK,

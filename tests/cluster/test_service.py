@@ -101,6 +101,26 @@ def test_what_is_no_failure_of_the_machine_is_not_retried(make, log):
     assert len(steps(log)) == 4
 
 
+@pytest.mark.parametrize(
+    ("text", "said"), [("// odd", r"Odd\('an operation of none'\) cannot be sent: "), ("// local", "cannot be sent: ")]
+)
+def test_what_cannot_be_sent_is_told_instead_of_it(make, log, text, said):
+    service = make()
+    with pytest.raises(RuntimeError, match=said) as told:
+        service.evaluate(text, "gemm")
+    assert text != "// odd" or any("stations.py" in note for note in told.value.__notes__)  # where it was raised
+    assert service.evaluate("// ok", "gemm").status is Status.OK and len(pids(log)) == 1
+
+
+def test_a_worker_whose_answer_cannot_be_read_is_replaced(make, log):
+    service = make(retries=1)
+    with pytest.raises(InfrastructureError, match=r"failed 2 times .* cannot be read: ZeroDivisionError: made elsewhere"):
+        service.evaluate("// foreign", "gemm")
+    assert service.evaluate("// ok", "gemm").status is Status.OK
+    assert service.status().counters["deaths"] == 2 and len(pids(log)) >= 2
+    eventually(lambda: sum(alive(pid) for pid in pids(log)) == 1)
+
+
 def test_a_wedged_evaluation_ends_at_its_deadline_and_others_do_not_wait_for_it(make, log):
     service = make()
     service.evaluate("// ok", "gemm")
