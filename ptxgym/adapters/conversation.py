@@ -33,6 +33,7 @@ class Conversation:
         self._rollout = rollout
         self._tokenizer = tokenizer
         self._room = room
+        self._over = False
         opening = prompt if rollout is None else rollout.opening()  # where a GPU measures it says more than the row
         self.prompt_ids = _tokens(tokenizer, _templated(tokenizer, [{"role": "user", "content": opening}], True))
         self.completion_ids: list[int] = []
@@ -58,13 +59,15 @@ class Conversation:
     def open(self) -> bool:
         """Whether the policy is to go on: the episode does, and there is room for more tokens."""
         if self._rollout is None:
-            return not self.completion_ids  # a trainer needs a completion even where it counts for nothing
-        return not self._rollout.done and len(self.completion_ids) < self._room
+            return not self._over  # a trainer needs a completion even where it counts for nothing
+        return not self._over and not self._rollout.done and len(self.completion_ids) < self._room
 
     async def answer(self, sampled: Sampled, policy: str = "") -> None:
-        """Take what the policy wrote, judge it, and append the feedback, both as far as there is room.
+        """Take what the policy wrote, as far as there is room, judge it, and append the feedback.
 
-        Where the machine keeps failing the rollout is lost, and the conversation over.
+        Feedback that no answer can follow is left out: trainers put the reward on the last token, and some ignore what
+        lies on tokens that the policy did not write. Where the machine keeps failing the rollout is lost, and the
+        conversation over.
 
         Args:
             sampled: What it wrote.
@@ -75,6 +78,9 @@ class Conversation:
         """
         ids = self._append(sampled[0], sampled[1], 1)
         if self._rollout is None:
+            if not ids:
+                self._append([self._tokenizer.eos_token_id], [0.0], 0)
+            self._over = True
             return
         whole = bool(ids) and ids[-1] == self._tokenizer.eos_token_id
         try:
@@ -85,6 +91,14 @@ class Conversation:
         if not turn.done:
             said = _tokens(self._tokenizer, _next_turn(self._tokenizer, turn.feedback, closed=whole))
             self._append(said, [0.0] * len(said), 0)
+        if not self.open:
+            self._end()
+
+    def _end(self) -> None:
+        """Let the last token be the policy's, where it wrote any."""
+        self._over = True
+        kept = max((at + 1 for at, own in enumerate(self.mask) if own), default=len(self.mask))
+        del self.completion_ids[kept:], self.logprobs[kept:], self.mask[kept:]
 
     def _append(self, ids: Sequence[int], logprobs: Sequence[float], mask: int) -> list[int]:
         kept = list(ids)[: self._room - len(self.completion_ids)]
