@@ -258,7 +258,10 @@ class Engine:
                     else:
                         coming.set_result(worker)
 
-        threading.Thread(target=hire, name=f"ptxgym-hire-{role.name}", daemon=True).start()
+        try:
+            threading.Thread(target=hire, name=f"ptxgym-hire-{role.name}", daemon=True).start()
+        except RuntimeError as error:  # the machine has no room for another
+            coming.set_exception(InfrastructureError(f"no thread could be started to hire a worker: {error}"))
         return coming
 
     def _accepted(self, role: Role) -> Worker:
@@ -295,8 +298,8 @@ class Engine:
     def _remember(self, key: str, verdict: Verdict) -> None:
         try:
             self._results.put(key, verdict)
-        except InfrastructureError:
-            self._scheduler.counters["unsaved"] += 1  # whoever asked gets it all the same
+        except Exception:  # a full disk, or what cannot be written: whoever asked gets it all the same
+            self._scheduler.counters["unsaved"] += 1
 
 
 def _settle(future: Future[T], value: T | BaseException) -> None:

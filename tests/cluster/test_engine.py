@@ -6,16 +6,20 @@ import queue
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
 from ptxgym.cluster import engine
+from ptxgym.cluster.jobs import Work
+from ptxgym.cluster.protocol import Kind, Request, Ticket
 from ptxgym.cluster.results import Results
 from ptxgym.cluster.scheduler import Limits
 from ptxgym.cluster.station import Description
-from ptxgym.cluster.work import Role
+from ptxgym.cluster.work import Outcome, Role, Step
 from ptxgym.errors import InfrastructureError, ResourcesMissing, UsageError
+from ptxgym.verdict import Verdict
 from tests.cluster.fakes import CPU, GPU, FakeWorker
 
 
@@ -193,3 +197,49 @@ def test_a_worker_that_comes_up_in_time_is_kept_until_the_end() -> None:
     assert not worker.killed
     made.close()
     assert worker.ended.wait(10)
+
+
+class Instant(Hired):
+    def run(self, step: Step) -> Future[Outcome]:
+        done = super().run(step)
+        self.end(step.request.text)
+        return done
+
+
+class Failing(Results):
+    """Cannot keep two verdicts: one for what may happen to a disk, one for a bug."""
+
+    def put(self, key: str, verdict: Verdict) -> None:
+        if key == "disk":
+            raise InfrastructureError("the disk is full")
+        if key == "bug":
+            raise ValueError("lone surrogates")
+        super().put(key, verdict)
+
+
+def test_a_verdict_that_cannot_be_kept_is_told_all_the_same() -> None:
+    backend: Any = Nowhere()
+    results = Failing(None)
+    made = engine.Engine([CPU], Limits(9, 0), results, backend, lambda role, tell: Instant("cpu", "here"), {})
+    for unsaved, text in enumerate(["disk", "bug", "well"], start=1):
+        ticket = Ticket(Request(text=text, task="gemm"), text, made.withdraw)
+        made.ask(ticket, Work(text, text, "h100", Kind.EMULATE, "sha"), 60, None)
+        assert ticket.result(30).message == text
+        assert made.status().counters["unsaved"] == min(unsaved, 2)
+    assert results.get("well") is not None and results.get("bug") is None
+    made.close()
+
+
+def test_a_worker_whose_thread_cannot_be_started_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, failed = threading.Thread.start, []
+
+    def fails_once(thread: threading.Thread) -> None:
+        if thread.name.startswith("ptxgym-hire") and not failed:
+            failed.append(thread)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", fails_once)
+    made = started(lambda role, tell: Hired("cpu", "here"))
+    assert made.versions(30) == {"ptxgym": "1"} and failed
+    made.close()

@@ -114,7 +114,7 @@ def test_what_cannot_be_sent_is_told_instead_of_it(make, log, text, said):
 
 def test_a_worker_whose_answer_cannot_be_read_is_replaced(make, log):
     service = make(retries=1)
-    with pytest.raises(InfrastructureError, match=r"failed 2 times .* cannot be read: ZeroDivisionError: made elsewhere"):
+    with pytest.raises(InfrastructureError, match=r"failed 2 times .* cannot be read: ZeroDivisionError: made"):
         service.evaluate("// foreign", "gemm")
     assert service.evaluate("// ok", "gemm").status is Status.OK
     assert service.status().counters["deaths"] == 2 and len(pids(log)) >= 2
