@@ -13,9 +13,11 @@ from __future__ import annotations
 import importlib.metadata
 import random
 import statistics
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -32,12 +34,30 @@ FLUSH_BYTES = 256 << 20
 POISON = 0xFF
 """NaN in every floating-point type."""
 MOST_WAITED = 3
-"""So many calls of one baseline may be found to wait for the GPU; then none of it is enqueued ahead any more."""
+"""So many calls of a baseline in a row may be found to wait for the GPU; then it is not enqueued ahead for a while,"""
+AGAIN_AFTER = 100
+"""namely for so many calls: the host may have been busy with other things."""
+HOST_US = 100.0
+"""Where nothing is enqueued ahead, the host may take so long from event to event: the flushes in front take longer."""
+TRIES = 5
+"""So often is a call made for which the host took longer; of these the one counts for which it took least."""
 FIRST_CALLS = 5
 """Untimed or roughly timed calls in preparation: handles, heuristics and code are loaded by the first."""
 
 Check = Callable[[int, Mapping[str, Any]], bool]
 """Whether these outputs (device bytes by name) are right on draw i."""
+
+
+@dataclass(frozen=True)
+class Clocked:
+    """One call between two events."""
+
+    time_us: float
+    """Between the events."""
+    host_us: float
+    """That the host took from before it enqueued the first event until it had enqueued the second."""
+    ahead: bool
+    """Whether nothing began before all was enqueued; then it is all one what the host took."""
 
 
 class Board(Protocol):
@@ -58,16 +78,13 @@ class Board(Protocol):
     def fill(self, target: Any, value: int) -> None:
         """Enqueue filling with a byte."""
 
-    def timed_us(self, call: Callable[[], None], ahead: bool) -> float | None:
-        """Enqueue flush, event, call, event; wait; return the µs between the events.
+    def clocked(self, call: Callable[[], None], ahead: bool) -> Clocked:
+        """Enqueue flush, event, call, event; wait; return what that took.
 
         Args:
             call: Enqueues the call.
             ahead: Let nothing begin before all is enqueued. Not for first calls, which may wait for the GPU, nor
                 while other threads may.
-
-        Returns:
-            None, if it could not be enqueued ahead, since something waited for the GPU meanwhile.
         """
 
     def versions(self) -> Mapping[str, str]:
@@ -110,7 +127,7 @@ class Baselines:
         """Rough medians, from preparing."""
         self.calls: dict[str, TimedCall] = {}
         self._waited = Counter[str]()
-        """How often a baseline could not be enqueued ahead."""
+        """How often a baseline could not be enqueued ahead, since it last could; later calls count on."""
         tensors = [
             {
                 tensor.name: self._board.typed(slot[tensor.name], tensor, axes)
@@ -144,36 +161,45 @@ class Baselines:
 
         def call(draw: int) -> float:
             index = self._random.randrange(len(functions))
-            if self._waited[name] < MOST_WAITED:
-                time_us = self._once(functions[index], index, draw, ahead=True)
-                if time_us is not None:
-                    return time_us
+            while self._waited[name] < MOST_WAITED:
+                clocked = self._once(functions[index], index, draw, ahead=True)
+                if clocked.ahead:
+                    self._waited[name] = 0
+                    return clocked.time_us
                 self._waited[name] += 1
-            return self._at_once(functions[index], index, draw)
+            self._waited[name] += 1
+            if self._waited[name] == MOST_WAITED + AGAIN_AFTER:
+                self._waited[name] = MOST_WAITED - 1
+            return self._undisturbed_us(functions[index], index, draw)
 
         for draw in range(len(self._draws)):
             for index, (function, hand_over) in enumerate(pairs):
-                self._at_once(function, index, draw)
+                self._once(function, index, draw, ahead=False)
                 hand_over()
                 if not check(draw, {output: self._slots[index][output] for output in self._outputs}):
                     return f"its output is wrong on draw {draw}"
 
-        self.time_us[name] = statistics.median(self._at_once(functions[0], 0, 0) for _ in range(FIRST_CALLS))
+        first = [self._once(functions[0], 0, 0, ahead=False) for _ in range(FIRST_CALLS)]
+        self.time_us[name] = statistics.median(clocked.time_us for clocked in first)
         self.calls[name] = call
         return None
 
-    def _at_once(self, function: Callable[[], None], index: int, draw: int) -> float:
-        time_us = self._once(function, index, draw, ahead=False)
-        assert time_us is not None
-        return time_us
+    def _undisturbed_us(self, function: Callable[[], None], index: int, draw: int) -> float:
+        """Return the time of a call that is not enqueued ahead, but without a gap of the host where one can be had."""
+        calls: list[Clocked] = []
+        while len(calls) < TRIES:
+            calls.append(self._once(function, index, draw, ahead=False))
+            if calls[-1].host_us <= HOST_US:
+                break
+        return min(calls, key=lambda clocked: clocked.host_us).time_us
 
-    def _once(self, function: Callable[[], None], index: int, draw: int, *, ahead: bool) -> float | None:
+    def _once(self, function: Callable[[], None], index: int, draw: int, *, ahead: bool) -> Clocked:
         slot = self._slots[index]
         for name, data in self._draws[draw].items():
             self._board.copy(slot[name], data)
         for name in self._outputs:
             self._board.fill(slot[name], POISON)
-        return self._board.timed_us(function, ahead)
+        return self._board.clocked(function, ahead)
 
 
 def _nothing() -> None:
@@ -218,21 +244,22 @@ class TorchBoard:
         """Enqueue a fill."""
         target.fill_(value)
 
-    def timed_us(self, call: Callable[[], None], ahead: bool) -> float | None:
-        """Time one call behind two flushes: where it is not enqueued ahead, the first hides gaps of the host."""
+    def clocked(self, call: Callable[[], None], ahead: bool) -> Clocked:
+        """Time one call behind two flushes: where it is not enqueued ahead, they hide short gaps of the host."""
         with ExitStack() as stack:
             held = (
                 stack.enter_context(self._gate.closed(self._torch.cuda.current_stream().cuda_stream)) if ahead else None
             )
             self._flush.zero_()
             self._flush.zero_()
+            began = time.perf_counter()
             self._start.record()
             call()
             self._end.record()
+            host_s = time.perf_counter() - began
         self._end.synchronize()
-        if held is not None and held.forced:
-            return None
-        return float(self._start.elapsed_time(self._end)) * 1e3
+        time_us = float(self._start.elapsed_time(self._end)) * 1e3
+        return Clocked(time_us, host_s * 1e6, ahead=held is not None and not held.forced)
 
     def versions(self) -> Mapping[str, str]:
         """Return `library_versions`."""

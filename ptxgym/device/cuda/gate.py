@@ -24,7 +24,7 @@ class Held:
     """What became of a closed gate."""
 
     forced: bool = False
-    """Whether it was opened before all was enqueued, so that gaps of the host may lie between the commands."""
+    """Whether it was open before all was enqueued, so that gaps of the host may lie between the commands."""
 
 
 class Gate:
@@ -56,21 +56,21 @@ class Gate:
         Raises:
             InfrastructureError: if the driver refuses to.
         """
-        held = Held()
+        held = Held(forced=not self._works)
         if not self._works:
             yield held
             return
         self._number += 1
-        at_least = self._driver.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ
-        (device_address,) = _checked(self._driver.cuMemHostGetDevicePointer(self._address, 0))
-        _checked(self._driver.cuStreamWaitValue32(stream, device_address, self._number, at_least))
         number = self._number  # a timer that fires late must not open the next call's gate
         late = threading.Timer(PATIENCE_S, lambda: self._open(number))
         late.daemon = True
-        late.start()
+        late.start()  # waits for its thread, which must not take time from who enqueues behind the closed gate
+        at_least = self._driver.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ
         try:
+            (device_address,) = _checked(self._driver.cuMemHostGetDevicePointer(self._address, 0))
+            _checked(self._driver.cuStreamWaitValue32(stream, device_address, number, at_least))
             yield held
-            held.forced = self._flag.value == self._number
+            held.forced = self._flag.value == number
         finally:
             late.cancel()
             self._open(number)

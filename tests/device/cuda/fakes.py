@@ -322,7 +322,11 @@ class ProcessBench:
         fake.answer = self._answer
         if "unprofiled" in self._words():
             fake.profiled = lambda profile: Unusable("this user may not profile")
-        return replace(fake.tools(), libraries=lambda: {"pid": str(os.getpid()), "expected": str(self._expected)})
+        return replace(fake.tools(), libraries=self._libraries)
+
+    def _libraries(self) -> dict[str, str]:
+        switch_s = str(sys.getswitchinterval())
+        return {"pid": str(os.getpid()), "expected": str(self._expected), "switch_s": switch_s}
 
     def _answer(self, number: int, call: FakeCall) -> FakeCall | Failure | Exception:
         behaviour, words = self._behaviour(), self._words()

@@ -11,7 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ptxgym.device.cuda.baselines import MOST_WAITED, POISON, Baselines, version_of
+from ptxgym.device.cuda.baselines import (
+    AGAIN_AFTER,
+    HOST_US,
+    MOST_WAITED,
+    POISON,
+    TRIES,
+    Baselines,
+    Clocked,
+    version_of,
+)
 from ptxgym.device.cuda.clock import RaceClock
 from ptxgym.device.cuda.lock import DeviceLock
 from ptxgym.device.cuda.tools import Timed
@@ -32,6 +41,10 @@ class ArrayBoard:
         self.ahead: list[bool] = []
         self.waits = False
         """Whether calls wait for the GPU."""
+        self.late: list[bool] = []
+        """Whether the host is too slow for the gate, in the next calls."""
+        self.gaps_us: list[float] = []
+        """Of the host, in the next calls."""
 
     def copied(self, data: Any) -> Any:
         return np.array(data, copy=True)
@@ -49,10 +62,12 @@ class ArrayBoard:
     def fill(self, target: Any, value: int) -> None:
         target[:] = value
 
-    def timed_us(self, call: Callable[[], Any], ahead: bool) -> float | None:
+    def clocked(self, call: Callable[[], Any], ahead: bool) -> Clocked:
         self.ahead.append(ahead)
         time_us = float(call() or 1.0)
-        return None if ahead and self.waits else time_us
+        gap_us = self.gaps_us.pop(0) if self.gaps_us else 0.0
+        held = ahead and not self.waits and not (self.late and self.late.pop(0))
+        return Clocked(time_us if held else time_us + max(0.0, gap_us - 2 * HOST_US), 20.0 + gap_us, held)
 
     def versions(self) -> Mapping[str, str]:
         return {"torch": "2.0", "quick": "7.1"}
@@ -253,13 +268,54 @@ def test_only_calls_of_a_race_are_enqueued_ahead() -> None:
     assert board.ahead == [True]
 
 
-def test_a_call_that_waits_for_the_gpu_is_made_again_and_soon_not_enqueued_ahead() -> None:
+def racing(waits: bool) -> tuple[ArrayBoard, Callable[[], float | Failure]]:
+    """A board, and calls of one baseline on it."""
     board = ArrayBoard()
     lines = Baselines(FakeTask({"quick": write_first_row("quick")}), AXES, draws(), right, board, 3)  # type: ignore[arg-type]
-    board.waits = True
+    board.waits = waits
     board.ahead.clear()
-    assert [lines.calls["quick"](1) for _ in range(5)] == [COST_US["quick"]] * 5
-    assert board.ahead == [True, False] * MOST_WAITED + [False] * (5 - MOST_WAITED)
+    return board, lambda: lines.calls["quick"](1)
+
+
+def test_a_call_that_waits_for_the_gpu_is_made_again_and_soon_not_enqueued_ahead() -> None:
+    board, call = racing(waits=True)
+    assert [call() for _ in range(5)] == [COST_US["quick"]] * 5
+    assert board.ahead == [True] * MOST_WAITED + [False] * 5
+
+
+def test_a_busy_host_switches_no_gate_off() -> None:
+    board, call = racing(waits=False)
+    for _ in range(3 * MOST_WAITED):
+        board.ahead.clear()
+        board.late = [True] * (MOST_WAITED - 1)  # never so often in a row
+        assert call() == COST_US["quick"]
+        assert board.ahead == [True] * MOST_WAITED
+
+
+def test_a_gate_that_was_given_up_is_tried_again() -> None:
+    board, call = racing(waits=True)
+    for _ in range(AGAIN_AFTER):
+        call()
+    assert board.ahead == [True] * MOST_WAITED + [False] * AGAIN_AFTER
+    call()
+    assert board.ahead[-2:] == [True, False], "once"
+    board.waits = False
+    board.ahead.clear()
+    for _ in range(AGAIN_AFTER + 20):
+        call()
+    assert board.ahead == [False] * (AGAIN_AFTER - 1) + [True] * 21
+
+
+def test_where_nothing_is_enqueued_ahead_calls_with_gaps_of_the_host_are_made_again() -> None:
+    board, call = racing(waits=True)
+    call()
+    board.ahead.clear()
+    board.gaps_us = [8000.0, 15000.0, 30.0]
+    assert call() == COST_US["quick"] and len(board.ahead) == 3
+    board.gaps_us = [9000.0, 700.0, 8000.0, 8000.0, 8000.0]
+    assert call() == COST_US["quick"] + 500.0 and len(board.ahead) == 3 + TRIES, "one that waits for the GPU itself"
+    board.gaps_us = [60.0]
+    assert call() == COST_US["quick"] and len(board.ahead) == 4 + TRIES, "the control"
 
 
 def test_clock_times_against_the_best_and_prepares_once(lock: DeviceLock) -> None:

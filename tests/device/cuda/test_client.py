@@ -19,7 +19,7 @@ import pytest
 from ptxgym.device.cuda.channel import Channel, Kind
 from ptxgym.device.cuda.client import CudaJudge
 from ptxgym.device.cuda.model import Announced, Outcome, Request, Witness
-from ptxgym.device.cuda.role import Role
+from ptxgym.device.cuda.role import SWITCH_S, Role
 from ptxgym.errors import InfrastructureError, UsageError, WorkerDied
 from ptxgym.verdict import Status
 from tests.device.cuda import fakes
@@ -67,6 +67,7 @@ def test_nothing_starts_before_the_first_request_and_one_process_serves_all(judg
     outcomes = [ask(judge) for _ in range(2)]
     assert {outcome.libraries["pid"] for outcome in outcomes} == {str(judge.pid)}
     assert outcomes[0].result.status is Status.OK and outcomes[0].timing is not None
+    assert outcomes[0].libraries["switch_s"] == str(SWITCH_S)
 
 
 def test_threads_are_served_beside_each_other(judge: CudaJudge) -> None:

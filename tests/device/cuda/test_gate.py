@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import threading
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +27,8 @@ class Driver:
         self.works, self.refuses = works, 0
         self.memory = ctypes.c_uint32(77)
         self.waits: list[tuple[int, int, int]] = []
+        self.timers: list[int] = []
+        """How many timers ran when a stream was told to wait."""
 
     def cuCtxGetDevice(self) -> tuple[int, int]:  # noqa: N802
         return 0, 0
@@ -44,6 +47,7 @@ class Driver:
     def cuStreamWaitValue32(self, stream: int, address: int, value: int, flags: int) -> tuple[int]:  # noqa: N802
         assert address == ctypes.addressof(self.memory) + 1000
         self.waits.append((stream, value, flags))
+        self.timers.append(sum(isinstance(thread, threading.Timer) for thread in threading.enumerate()))
         return (self.refuses,)
 
 
@@ -92,15 +96,23 @@ def test_who_waits_for_the_gpu_inside_is_told(driver: Driver, monkeypatch: pytes
     assert driver.memory.value == 2 and not held.forced
 
 
+def test_no_thread_is_started_behind_the_closed_gate(driver: Driver) -> None:
+    """Starting one waits for it, and so for Python's global lock."""
+    with Gate().closed(0):
+        pass
+    assert driver.timers == [1]
+
+
 def test_refusals_are_errors(driver: Driver) -> None:
     driver.refuses = 1
     with pytest.raises(InfrastructureError, match="refuses a gate"), Gate().closed(0):
         pass
+    assert driver.memory.value == 1  # what the driver took nevertheless does not wait for ever
 
 
 def test_gpus_that_cannot_wait_for_memory_are_not_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = installed(monkeypatch, Driver(works=0))
     inside: list[Any] = []
-    with Gate().closed(0):
+    with Gate().closed(0) as held:
         inside.append(1)
-    assert inside == [1] and driver.waits == []
+    assert inside == [1] and driver.waits == [] and held.forced
