@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from ptxgym.adapters.group import Member
@@ -18,7 +18,9 @@ NO_MEMBER = Member(task="", texts=(), reward=None, circumstances=frozenset())
 class Conversation:
     """One episode in tokens: what the policy wrote stays as it was sampled, and is never tokenised again."""
 
-    def __init__(self, rollout: Rollout | None, prompt: str, tokenizer: Any, room: int) -> None:
+    def __init__(
+        self, rollout: Rollout | None, prompt: str, tokenizer: Any, room: int, ends: Collection[int] = ()
+    ) -> None:
         """Begin.
 
         Args:
@@ -26,6 +28,7 @@ class Conversation:
             prompt: Stands for the task where there is no rollout.
             tokenizer: Of transformers, with a chat template.
             room: Tokens that all answers and feedback may take.
+            ends: Tokens that end an answer, beside the tokenizer's end-of-sequence token.
 
         Raises:
             UsageError: if the tokenizer has no chat template.
@@ -33,6 +36,7 @@ class Conversation:
         self._rollout = rollout
         self._tokenizer = tokenizer
         self._room = room
+        self._ends = {tokenizer.eos_token_id, *ends}
         self._over = False
         opening = prompt if rollout is None else rollout.opening()  # where a GPU measures it says more than the row
         self.prompt_ids = _tokens(tokenizer, _templated(tokenizer, [{"role": "user", "content": opening}], True))
@@ -74,7 +78,7 @@ class Conversation:
             policy: Which version of the policy that was, where the trainer knows.
 
         Raises:
-            UsageError: if the chat template rewrites earlier turns.
+            UsageError: if the chat template rewrites earlier turns, or ends answers in a way of its own.
         """
         ids = self._append(sampled[0], sampled[1], 1)
         if self._rollout is None:
@@ -82,7 +86,7 @@ class Conversation:
                 self._append([self._tokenizer.eos_token_id], [0.0], 0)
             self._over = True
             return
-        whole = bool(ids) and ids[-1] == self._tokenizer.eos_token_id
+        whole = bool(ids) and ids[-1] in self._ends
         try:
             text = self._tokenizer.decode(ids, skip_special_tokens=True)
             turn = await self._rollout.aanswer(text, cut_off=not whole, policy=policy)
@@ -121,7 +125,7 @@ def _next_turn(tokenizer: Any, feedback: str, closed: bool) -> str:
     Args:
         tokenizer: Whose chat template ends each answer with its end-of-sequence token.
         feedback: The user's next message.
-        closed: Whether the answer already holds that token.
+        closed: Whether the answer is over: it ends by that token, or by another that ends the policy's.
     """
     before = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
     end = tokenizer.eos_token
@@ -130,7 +134,12 @@ def _next_turn(tokenizer: Any, feedback: str, closed: bool) -> str:
     whole = _templated(tokenizer, [*before, {"role": "user", "content": feedback}], True)
     if not whole.startswith(head):
         raise UsageError("the chat template rewrites earlier turns; `rollout_func` needs one that only appends")
-    return ("" if closed or end not in said else end) + whole[len(head) :]
+    if end not in said:
+        raise UsageError(
+            f"the chat template does not end answers with {end!r}, the tokenizer's end-of-sequence token; "
+            "set the one that it ends them with as `eos_token`"
+        )
+    return ("" if closed else end) + whole[len(head) :]
 
 
 def _tokens(tokenizer: Any, text: str) -> list[int]:

@@ -8,7 +8,7 @@ group's mean and deviation and gives no advantage.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from ptxgym.adapters.conversation import NO_MEMBER, Conversation, Sampled
@@ -111,7 +111,8 @@ def generate(conversations: Sequence[Sequence[int]], trainer: Any) -> list[Sampl
         )
         logprobs = model.compute_transition_scores(out.sequences, out.scores, normalize_logits=True)
     answers = out.sequences[:, batch["input_ids"].shape[1] :].tolist()
-    return [_until_end(ids, said.tolist(), tokenizer) for ids, said in zip(answers, logprobs, strict=True)]
+    ends = trainer.eos_token_ids  # with which transformers generates, too
+    return [_until_end(ids, said.tolist(), ends) for ids, said in zip(answers, logprobs, strict=True)]
 
 
 class KernelRollouts:
@@ -145,10 +146,10 @@ class KernelRollouts:
             `member`, which `kernel_reward` reads.
 
         Raises:
-            UsageError: if a prompt is of no row, or the tokenizer has no chat template.
+            UsageError: if a prompt is of no row, or the tokenizer's chat template cannot continue a conversation.
         """
-        room = trainer.max_completion_length
-        plays = [Conversation(self._begin(prompt), prompt, trainer.processing_class, room) for prompt in prompts]
+        room, ends = trainer.max_completion_length, trainer.eos_token_ids
+        plays = [Conversation(self._begin(each), each, trainer.processing_class, room, ends) for each in prompts]
         while open_ := [play for play in plays if play.open]:
             sampled = self._sample([play.ids for play in open_], trainer)
             asyncio.run(_answer_all(open_, sampled))
@@ -176,8 +177,7 @@ async def _answer_all(plays: Sequence[Conversation], sampled: Sequence[Sampled])
     await asyncio.gather(*(play.answer(said) for play, said in zip(plays, sampled, strict=True)))
 
 
-def _until_end(ids: list[int], logprobs: list[float], tokenizer: Any) -> Sampled:
+def _until_end(ids: list[int], logprobs: list[float], ends: Collection[int]) -> Sampled:
     """Cut off what a batch pads behind the end of a turn."""
-    end = tokenizer.eos_token_id
-    length = ids.index(end) + 1 if end in ids else len(ids)
+    length = next((at + 1 for at, token in enumerate(ids) if token in ends), len(ids))
     return ids[:length], logprobs[:length]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from ptxgym.adapters.conversation import Conversation, Sampled
 from ptxgym.adapters.rollout import Rollout
+from ptxgym.errors import UsageError
 from ptxgym.evaluator import Evaluator
 from tests.adapters.conftest import NOTHING
-from tests.adapters.letters import END, Letters
+from tests.adapters.letters import END, END_OF_TEXT, Letters
 
 ROW = {"env": "PTX-Gemm-H100", "options": {"turns": 2}}
 LETTERS = Letters()
@@ -63,3 +66,22 @@ def test_a_rollout_that_could_not_begin_asks_the_policy_once() -> None:
         assert play.open
         asyncio.run(play.answer(said(text)))
         assert not play.open and play.mask == own and len(play.completion_ids) == len(own)
+
+
+def test_an_answer_that_ends_by_another_end_token_goes_on_as_it_was_sampled(evaluator: Evaluator) -> None:
+    ends = {ord(END_OF_TEXT)}
+    written = {}
+    for end in (END, END_OF_TEXT, ""):
+        play = Conversation(Rollout.of_row(ROW, evaluator), "", LETTERS, 10_000, ends)
+        asyncio.run(play.answer(said(NOTHING + end)))
+        written[end] = LETTERS.decode(play.completion_ids)
+    follows = written[END].removeprefix(NOTHING + END)
+    assert follows.startswith("\n<user>") and follows.endswith("<assistant>")
+    assert written[END_OF_TEXT] == NOTHING + END_OF_TEXT + follows
+    assert written[""].startswith(f"{NOTHING}{END}\n<user>"), "an answer that was cut off is closed"
+
+
+def test_a_template_that_ends_answers_by_another_token_is_refused(evaluator: Evaluator) -> None:
+    play = conversation(evaluator, 10_000, Letters(end="</turn>"))
+    with pytest.raises(UsageError, match=r"does not end answers with .*; set the one that it ends them with"):
+        asyncio.run(play.answer(said(NOTHING + END)))

@@ -65,6 +65,13 @@ def grpo(tokenizer: Any, folder: Path, row: Any = ROW, **parts: Any) -> Any:
     )  # fmt: skip
 
 
+def stopping(tokenizer: Any, room: int) -> Any:
+    """What `KernelRollouts` reads of a trainer."""
+    return SimpleNamespace(
+        processing_class=tokenizer, max_completion_length=room, eos_token_ids=[tokenizer.eos_token_id]
+    )
+
+
 def scripted(tokenizer: Any) -> Any:
     """A policy whose n-th rollout answers by the n-th script."""
     turns = {"next": 0}
@@ -118,7 +125,7 @@ def test_a_rollout_that_cannot_begin_has_no_reward(tokenizer: Any, evaluator: Ev
     from ptxgym.adapters.trl import KernelEnvironment, KernelRollouts, kernel_reward
 
     row = {**ROW, "options": {**ROW["options"], "init": extract(DOOMED).text}}
-    trainer = SimpleNamespace(processing_class=tokenizer, max_completion_length=100)
+    trainer = stopping(tokenizer, room=100)
     answer = (tokenizer(NOTHING)["input_ids"], [-1.0] * len(tokenizer(NOTHING)["input_ids"]))
     played = KernelRollouts([row], lambda conversations, _: [answer for _ in conversations], evaluator)(
         [PROMPT], trainer
@@ -142,7 +149,7 @@ def test_mixed_conditions_are_refused() -> None:
 def test_answers_that_do_not_fit_are_cut_off(tokenizer: Any, evaluator: Evaluator) -> None:
     from ptxgym.adapters.trl import KernelRollouts
 
-    trainer = SimpleNamespace(processing_class=tokenizer, max_completion_length=20)
+    trainer = stopping(tokenizer, room=20)
     ids = tokenizer(RIGHT)["input_ids"]
     rollouts = KernelRollouts([ROW], lambda conversations, _: [(ids, [-1.0] * len(ids))], evaluator)
     played = rollouts([PROMPT], trainer)
@@ -160,7 +167,7 @@ def test_templates_that_cannot_continue_are_refused(
 
     tokenizer = copy.deepcopy(tokenizer)
     tokenizer.chat_template = template
-    trainer = SimpleNamespace(processing_class=tokenizer, max_completion_length=2000)
+    trainer = stopping(tokenizer, room=2000)
     ids = [*tokenizer(NOTHING)["input_ids"], tokenizer.eos_token_id]
     with pytest.raises(UsageError, match=problem):
         KernelRollouts([ROW], lambda conversations, _: [(ids, [-1.0] * len(ids))], evaluator)([PROMPT], trainer)

@@ -1,0 +1,55 @@
+"""The adapter for TRL over stand-ins, for what needs no training: `test_trl.py` runs it in TRL itself."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+
+from ptxgym.evaluator import Evaluator
+from tests.adapters import trl_stand_in
+from tests.adapters.conftest import NOTHING
+from tests.adapters.letters import END, END_OF_TEXT
+from tests.adapters.trl_stand_in import Model, trainer
+
+ROW = {"env": "PTX-Gemm-H100", "options": {"variant": "k64", "turns": 1}, "prompt": "Write the kernel."}
+HALF = "```cuda\nextern"
+
+
+@pytest.fixture
+def trl(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    return trl_stand_in.adapter(monkeypatch)
+
+
+def text(ids: list[int]) -> str:
+    return "".join(map(chr, ids))
+
+
+def test_an_answer_ends_with_any_token_that_ends_the_trainers(trl: ModuleType) -> None:
+    said = (f"One.{END}", f"Another one.{END_OF_TEXT}", "A third, which is cut off.")
+    asked = [[1], [1, 2], [1]]
+    sampled = trl.generate(asked, trainer(Model(said), (END, END_OF_TEXT)))
+    assert [text(ids) for ids, _ in sampled] == list(said)
+    assert [len(logprobs) for _, logprobs in sampled] == [len(each) for each in said]
+    alone = trl.generate(asked, trainer(Model(said), (END,)))  # the control: here that token is one like any other
+    assert text(alone[1][0]) == f"Another one.{END_OF_TEXT}".ljust(len(said[2]), END_OF_TEXT)
+
+
+@pytest.mark.parametrize(
+    ("end", "ends", "code"),
+    [
+        (END_OF_TEXT, (END, END_OF_TEXT), "submission.no_code"),
+        (END, (END, END_OF_TEXT), "submission.no_code"),
+        (END_OF_TEXT, (END,), "submission.truncated_response"),
+        ("", (END, END_OF_TEXT), "submission.truncated_response"),
+    ],
+)
+def test_only_an_answer_without_an_end_is_cut_off(
+    trl: ModuleType, evaluator: Evaluator, end: str, ends: tuple[str, ...], code: str
+) -> None:
+    codes: list[str] = []
+    rollouts = trl.KernelRollouts(
+        [ROW], evaluator=evaluator, on_rollout=lambda played: codes.append(played.episode.turns[0].verdict.code)
+    )
+    played = rollouts([ROW["prompt"]], trainer(Model([NOTHING + end]), ends))
+    assert (codes, text(played["completion_ids"][0])) == ([code], NOTHING + end)

@@ -1,0 +1,93 @@
+"""What of TRL 1.16 and torch the adapter uses, in numpy: for what of it can be tested where they are not installed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from importlib import import_module
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.adapters.letters import END_OF_TEXT, Letters
+
+
+def adapter(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Import `ptxgym.adapters.trl` over the stand-ins; what is installed is back after the test."""
+    parts: dict[str, dict[str, Any]] = {
+        "torch": {"no_grad": nullcontext},
+        "trl": {},
+        "accelerate": {"PartialState": lambda: SimpleNamespace(process_index=0)},
+        "accelerate.utils": {"gather_object": list},
+    }
+    for name, attributes in parts.items():
+        module = ModuleType(name)
+        vars(module).update(attributes)
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.delitem(sys.modules, "ptxgym.adapters.trl", raising=False)
+    return import_module("ptxgym.adapters.trl")
+
+
+class Tensor(np.ndarray[Any, Any]):
+    """An array that is moved to a device by staying where it is."""
+
+    def to(self, device: str) -> Tensor:
+        """Return it."""
+        return self
+
+
+class PaddingLetters(Letters):
+    """Pads as transformers does: by the token that ends a text, on the left."""
+
+    pad_token_id = ord(END_OF_TEXT)
+
+    def pad(
+        self, encoded: Mapping[str, Sequence[Sequence[int]]], padding_side: str, return_tensors: str
+    ) -> dict[str, Any]:
+        """Return `input_ids` and `attention_mask` of equal length."""
+        assert (padding_side, return_tensors) == ("left", "pt")
+        rows = encoded["input_ids"]
+        longest = max(map(len, rows))
+        ids = [[self.pad_token_id] * (longest - len(row)) + list(row) for row in rows]
+        mask = [[0] * (longest - len(row)) + [1] * len(row) for row in rows]
+        return {"input_ids": np.array(ids).view(Tensor), "attention_mask": np.array(mask).view(Tensor)}
+
+
+class Model:
+    """Writes given answers, the shorter ones padded on the right as `generate` of transformers does."""
+
+    device = "cpu"
+
+    def __init__(self, answers: Sequence[str]) -> None:
+        """Make one that says `answers[row]` in each row."""
+        self._answers = answers
+        self.asked: dict[str, Any] = {}
+
+    def generate(self, *, input_ids: Tensor, attention_mask: Tensor, **settings: Any) -> Any:
+        """Return prompts with answers behind them."""
+        self.asked = settings
+        longest = max(map(len, self._answers))
+        said = np.array([[ord(letter) for letter in text.ljust(longest, END_OF_TEXT)] for text in self._answers])
+        sequences = np.concatenate([input_ids, said], axis=1)
+        if not settings.get("return_dict_in_generate"):
+            return sequences
+        return SimpleNamespace(sequences=sequences, scores=None)
+
+    def compute_transition_scores(self, sequences: Any, scores: Any, normalize_logits: bool) -> Any:
+        """Return a log probability for each token that was generated."""
+        return np.full((len(sequences), max(map(len, self._answers))), -1.0)
+
+
+def trainer(model: Any, ends: Sequence[str], room: int = 10_000) -> Any:
+    """What of a GRPOTrainer the adapter reads; `ends` are its end tokens, the tokenizer's among them."""
+    return SimpleNamespace(
+        model=model,
+        accelerator=SimpleNamespace(unwrap_model=lambda wrapped: wrapped),
+        processing_class=PaddingLetters(),
+        generation_config=object(),
+        eos_token_ids=[ord(end) for end in ends],
+        max_completion_length=room,
+    )
