@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from ptxgym.device.cuda.timing import LEAST_CALLS
 from ptxgym.device.cuda.tools import Called
 
 EVENT_SLACK_US = 300.0
@@ -23,7 +24,8 @@ def contradiction(calls: Sequence[Called], operations: int, *, timed: bool) -> s
 
     The events' time must be positive and fit into the host's, and for timed calls nearly fill it. Any call may be woken
     up late. So the latter is asked of the call that fills it best, among those that are no slower than the median: who
-    wants to lower the median has to forge all of these.
+    wants to lower the median has to forge all of these. Of fewer than `LEAST_CALLS` it is not asked: a race makes so
+    few only of what is, by its own events, too slow for its speed to pay.
 
     Args:
         calls: Of one plan.
@@ -40,7 +42,8 @@ def contradiction(calls: Sequence[Called], operations: int, *, timed: bool) -> s
     )
     missing_us = best.device_wall_us - best.time_us * EVENT_SLACK
     slack_us = EVENT_SLACK_US + LAUNCH_SLACK_US * operations
-    if over_us <= LAUNCH_SLACK_US and (missing_us <= slack_us or not timed):
+    asked = timed and len(calls) >= LEAST_CALLS
+    if over_us <= LAUNCH_SLACK_US and (missing_us <= slack_us or not asked):
         return None
     return _said(best)
 

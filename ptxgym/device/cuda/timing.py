@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import statistics
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -27,6 +28,8 @@ MAX_REST_S = 0.005
 SLOW_FACTOR = 8.0
 """A candidate that many times slower than the best baseline needs no narrow interval."""
 SLOW_PAIRS = 6
+LEAST_CALLS = 3
+"""Fewer are made only of candidates that are hopelessly slow: one call that the host noticed late says nothing."""
 BEHIND = 1.1
 """A baseline that much slower than the best one after `BEHIND_ROUNDS` rounds leaves the race."""
 BEHIND_ROUNDS = 6
@@ -46,7 +49,7 @@ class Protocol:
     width: float
     """Relative width of the interval at which measuring ends."""
     limit_s: float
-    """Time for one candidate; each further one in a batch adds half of it."""
+    """Time for one candidate; each further one in a batch adds half of it. Calls of far slower ones do not count."""
 
     def limit_of(self, candidates: int) -> float:
         """Return the time in s for a batch of that many."""
@@ -172,6 +175,10 @@ class _Course:
     rounds: list[dict[str, float]] = field(default_factory=list)
     """µs by name, of everybody who ran."""
     warm_rounds: int = 0
+    spent_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """In the calls of each candidate."""
+    slow: set[str] = field(default_factory=set)
+    """Candidates that are far slower than the best baseline, or failed: those beside them have no less time for it."""
 
     def __post_init__(self) -> None:
         self.running = dict(self.candidates)
@@ -188,13 +195,19 @@ class _Course:
         rng.shuffle(names)
         times: dict[str, float] = {}
         for name in names:
+            started = self.clock()
             answer = self._call(name, draw)
+            if name in self.running:
+                self.spent_s[name] += self.clock() - started
             if isinstance(answer, float):
                 times[name] = answer
             else:
                 self.results[name] = answer
+                self.slow.add(name)  # it may have hung
                 del self.running[name]
         self.rounds.append(times)
+        for name in self.running:
+            (self.slow.add if self._ratio(name, self._rows(name)) < 1 / SLOW_FACTOR else self.slow.discard)(name)
         self._drop_baselines()
         for name in list(self.running):
             self._consider(name)
@@ -227,11 +240,11 @@ class _Course:
     def _consider(self, name: str) -> None:
         """End a candidate's race if it is over."""
         mine = [row for row in self.rounds[self.warm_rounds :] if name in row]
-        late = self.clock() - self.began >= self.limit_s
         if not mine:
-            if late or self._hopeless(name):
-                self._finish(name, self.rounds, "time" if late else "slow")
+            if self._hopeless(name):
+                self._finish(name, self.rounds, "slow")
             return
+        late = self._counted_s(name) >= self.limit_s and len(self._rows(name)) >= LEAST_CALLS
         enough = len(mine) >= self.next_look[name]
         full = len(mine) >= self.protocol.max_pairs
         if len(mine) == SLOW_PAIRS and self._ratio(name, mine) < 1 / SLOW_FACTOR:
@@ -243,10 +256,17 @@ class _Course:
             if narrow or full or late:
                 self._finish(name, mine, "narrow" if narrow else "pairs" if full else "time")
 
+    def _counted_s(self, name: str) -> float:
+        """Return the time that counts against a candidate's limit."""
+        beside = sum(spent_s for other, spent_s in self.spent_s.items() if other in self.slow and other != name)
+        return self.clock() - self.began - beside
+
     def _hopeless(self, name: str) -> bool:
-        """Whether the first calls say that a few more would take longer than there is time."""
-        slow = self._ratio(name, self.rounds) < 1 / SLOW_FACTOR
-        return slow and self.rounds[-1][name] / 1e6 * SLOW_PAIRS > self.limit_s
+        """Whether the first calls say that a few more would take longer than there is time for one candidate."""
+        return name in self.slow and self.rounds[-1][name] / 1e6 * SLOW_PAIRS > self.protocol.limit_s
+
+    def _rows(self, name: str) -> list[dict[str, float]]:
+        return [row for row in self.rounds if name in row]
 
     def _finish(self, name: str, rows: Sequence[Mapping[str, float]], stopped: str) -> None:
         rows = [row for row in rows if name in row]

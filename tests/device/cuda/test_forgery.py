@@ -20,6 +20,8 @@ def found(*calls: FakeCall, timed: bool = True, operations: int = 1) -> bool:
 def test_most_wake_ups_may_be_late() -> None:
     assert not found(*[LATE] * 5, HONEST, HONEST, HONEST)
     assert not found(HONEST)
+    assert not found(LATE) and not found(LATE, LATE)
+    assert found(LATE, LATE, LATE), "the control"
 
 
 @pytest.mark.parametrize("honest", [[], [HONEST] * 3, [LITTLE] * 3], ids=["all", "most", "most, and the rest a little"])
@@ -43,4 +45,4 @@ def test_times_are_positive(time_us: float) -> None:
 
 def test_many_launches_take_the_host_some_time_each() -> None:
     call = FakeCall(time_us=500.0, device_wall_us=525.0 + EVENT_SLACK_US + 90.0)
-    assert found(call, operations=2) and not found(call, operations=10)
+    assert found(*[call] * 3, operations=2) and not found(*[call] * 3, operations=10)

@@ -11,6 +11,7 @@ from ptxgym.device.cuda.statistics import interval
 from ptxgym.device.cuda.timing import (
     BEHIND_ROUNDS,
     DUTY,
+    LEAST_CALLS,
     PROTOCOLS,
     SLOW_PAIRS,
     Protocol,
@@ -178,6 +179,41 @@ def test_a_candidate_of_seconds_is_called_once() -> None:
     assert chip.times("c") == 1
     assert result.speedup.width >= 0.05  # one pair proves little
     assert result.speedup.median == pytest.approx(700 / 3e6, rel=0.02)
+
+
+@pytest.mark.parametrize("beside", [[1.3e6], [0.55e6] * 7, [0.1e6] * 7], ids=["hopeless", "hopeless seven", "slow"])
+def test_slow_candidates_take_no_time_from_those_beside_them(beside: list[float]) -> None:
+    chip = Chip(noise=0.003)
+    cold, warm = chip.kernel("cold", 1482), chip.kernel("c", 741)
+    first = iter([cold])
+    candidates: dict[str, TimedCall] = {"c": lambda draw: next(first, warm)(draw)}
+    candidates |= {f"slow{index}": chip.kernel(f"slow{index}", us) for index, us in enumerate(beside)}
+    results = chip.race({"lib": chip.kernel("lib", 722)}, candidates, PROTOCOLS["standard"])
+    fast = won(results["c"])
+    assert fast.stopped == "narrow" and len(fast.ratios) >= 16
+    assert fast.speedup.low < 722 / 741 < fast.speedup.high, "the first call, which is cold, does not count"
+    assert all(won(results[name]).stopped == "slow" for name in candidates if name != "c")
+    assert all(chip.times(name) <= 1 + SLOW_PAIRS for name in candidates if name != "c")
+
+
+def test_a_call_that_hangs_takes_no_time_from_those_beside_it() -> None:
+    chip = Chip()
+
+    def hang() -> Failure:
+        chip.now_s += 10.0
+        return FAILED
+
+    candidates = {"bad": failing(chip.kernel("bad", 700), 0, hang), "c": chip.kernel("c", 800)}
+    assert won(chip.race({"lib": chip.kernel("lib", 700)}, candidates, PROTOCOLS["rl"])["c"]).stopped == "narrow"
+
+
+def test_time_that_no_event_shows_ends_no_race_before_the_third_call() -> None:
+    """Who forges events is found by three calls; those of one second that say 100 µs would end it at the first."""
+    chip = Chip()
+    result = won(
+        chip.race({"lib": chip.kernel("lib", 700)}, {"c": chip.kernel("c", 100, overhead_us=1e6)}, PROTOCOLS["rl"])["c"]
+    )
+    assert chip.times("c") == LEAST_CALLS and result.stopped == "time"
 
 
 @pytest.mark.parametrize("after", [0, 1, 9])
