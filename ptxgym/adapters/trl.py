@@ -132,9 +132,12 @@ class KernelRollouts:
             sample: Asks the policy; by default by transformers.
             evaluator: Shared by all rollouts; by default that of the process.
             on_rollout: Gets every rollout that could begin, when its conversation is over.
+
+        Raises:
+            UsageError: if rows of one prompt ask for different episodes.
         """
         self._on_rollout = on_rollout
-        self._rows = {row["prompt"]: row for row in rows}
+        self._rows = _by_prompt(rows)
         self._sample = sample
         self._evaluator = evaluator if evaluator is not None else Evaluator.shared()
 
@@ -171,6 +174,18 @@ class KernelRollouts:
             return Rollout.of_row(self._rows[prompt], self._evaluator)
         except InfrastructureError:
             return None
+
+
+def _by_prompt(rows: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    found: dict[str, Mapping[str, Any]] = {}
+    for row in rows:
+        first = found.setdefault(row["prompt"], row)
+        if any(first.get(name) != row.get(name) for name in ("env", "options")):
+            raise UsageError(
+                f"two rows have the prompt {row['prompt'][:60]!r} and ask for different episodes, which TRL could not "
+                "tell apart; give each a prompt of its own: the policy reads the task, not the prompt"
+            )
+    return found
 
 
 async def _answer_all(plays: Sequence[Conversation], sampled: Sequence[Sampled]) -> None:

@@ -6,6 +6,7 @@ from types import ModuleType
 
 import pytest
 
+from ptxgym.errors import UsageError
 from ptxgym.evaluator import Evaluator
 from tests.adapters import trl_stand_in
 from tests.adapters.conftest import NOTHING
@@ -53,3 +54,18 @@ def test_only_an_answer_without_an_end_is_cut_off(
     )
     played = rollouts([ROW["prompt"]], trainer(Model([NOTHING + end]), ends))
     assert (codes, text(played["completion_ids"][0])) == ([code], NOTHING + end)
+
+
+def test_rows_that_no_prompt_tells_apart_are_refused(trl: ModuleType, evaluator: Evaluator) -> None:
+    other = {**ROW, "options": {**ROW["options"], "turns": 2}}
+    for rows in ([ROW, other], [ROW, {**ROW, "env": "PTX-Gemm-B200"}]):
+        with pytest.raises(UsageError, match="two rows have the prompt 'Write the kernel"):
+            trl.KernelRollouts(rows, evaluator=evaluator)
+    turns: list[int] = []
+    rollouts = trl.KernelRollouts(
+        [ROW, dict(ROW), {**other, "prompt": "And another."}],
+        evaluator=evaluator,
+        on_rollout=lambda played: turns.append(played.episode.config.turns),
+    )
+    played = rollouts([ROW["prompt"], "And another."], trainer(Model([NOTHING] * 2), (END,), room=len(NOTHING)))
+    assert turns == [1, 2] and len(played["member"]) == 2
