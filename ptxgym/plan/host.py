@@ -27,6 +27,7 @@ _MAX_ARGUMENTS = 46
 _MAX_RECORD_BYTES = 80 << 20
 """Of each call."""
 _MAX_PRINTED = 400
+_MAX_SAID_BYTES = 1 << 16
 
 
 class Argument(NamedTuple):
@@ -150,6 +151,7 @@ def _run(
         processes=False,
         stdin=_request(build, calls, profile, layout).encode(),
         max_output_bytes=_MAX_RECORD_BYTES * len(calls),
+        error_tail_bytes=_MAX_SAID_BYTES,
         # Landlock does not hide whether a file exists; code that runs while the library is loaded may ask.
         filesystem="namespace" if sandbox.isolation().namespace == "ok" else None,
         given_up=given_up,

@@ -49,7 +49,7 @@ from ptxgym.plan.module import Module
 TENSOR_MAP_BYTES = 128
 _POINTER_BYTES = 8
 MAX_REFERENCES = 65536
-"""Pointers in one upload."""
+"""Pointers in all uploads of a call."""
 _TAG = b"ptxgymTM"  # as in native/recorder/tensor_map.cpp
 _WORD = 1 << 64
 T = TypeVar("T")
@@ -144,6 +144,7 @@ class _Merger:
         self._shifts: dict[int, RawBuffer] = {}
         self._freed_before = first.freed
         self._freed: set[str] = set()
+        self._uploaded = 0
 
     def merge(self, roles: Mapping[str, str]) -> Merged:
         self._match_buffers()
@@ -240,6 +241,7 @@ class _Merger:
                 target = self._address(one.target, two.target, f"target of {where} (upload)")
                 _same(one, two, {"target", "data"}, f"{where} (upload)")
                 blob = self._blob(bytes.fromhex(one.data), bytes.fromhex(two.data), None, f"{where} (upload)")
+                self._uploaded += len(blob.refs)
                 self._check_not_freed(blob, self._freed_before, f"{where} (upload)")
                 return Upload(target=target, data=blob, stream=one.stream)
         raise _differs(f"the kind of {where} ({one.event} against {two.event})")
@@ -338,8 +340,11 @@ class _Merger:
             one, two = _word(left, start), _word(right, start)
             refs.append(PointerRef(at=start, target=self._address(one, two, f"the pointer at byte {start} of {where}")))
             done = start + 8
-            if len(refs) > MAX_REFERENCES:
-                raise NotAPlan("plan.reference_limit", f"{where} holds more than {MAX_REFERENCES} pointers")
+            if len(refs) > MAX_REFERENCES - self._uploaded:
+                raise NotAPlan(
+                    "plan.reference_limit",
+                    f"{where} and the uploads before it hold more than {MAX_REFERENCES} pointers",
+                )
         for ref in refs:
             left[ref.at : ref.at + 8] = bytes(8)
         return refs

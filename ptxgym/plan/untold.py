@@ -47,7 +47,7 @@ GENERAL = {
     "plan.partial_tensor_map": "a parameter or an upload holds a part of a tensor map, or one that was changed",
     "plan.pointer_out_of_bounds": "a pointer lies before or after its buffer",
     "plan.record_limit": "the host code asked for more operations and uploads than are recorded",
-    "plan.reference_limit": "an upload holds too many pointers",
+    "plan.reference_limit": "uploads hold too many pointers",
     "plan.refused_attribute": "host code sets an attribute of a function or a launch that is not supported",
     "plan.refused_call": "host code made a call that it may not make",
     "plan.tensor_map": "cuTensorMapEncodeTiled: the arguments break a rule of tensor maps (alignment, strides, box)",

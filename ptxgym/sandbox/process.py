@@ -254,6 +254,7 @@ def run(
     pass_fds: Sequence[int] = (),
     stdin: bytes | None = None,
     max_output_bytes: int = 1 << 20,
+    error_tail_bytes: int | None = None,
     filesystem: Filesystem | None = None,
     given_up: threading.Event | None = None,
 ) -> Completed:
@@ -271,6 +272,7 @@ def run(
         pass_fds: Descriptors that it inherits beside 0, 1 and 2.
         stdin: What it reads; None is an empty input.
         max_output_bytes: How much of each output stream is kept; the rest is read and thrown away.
+        error_tail_bytes: Of standard error, keep so much of its end instead; it truncates nothing.
         filesystem: How to restrict the file view; by default the best way that works here.
         given_up: Ends the command within a second once it is set: nobody waits for it any more.
 
@@ -296,7 +298,7 @@ def run(
     )
     with process:
         deadline = started + timeout_s + _LAUNCHER_GRACE_S
-        outputs, truncated = _exchange(process, stdin or b"", max_output_bytes, deadline, given_up)
+        outputs, truncated = _exchange(process, stdin or b"", max_output_bytes, error_tail_bytes, deadline, given_up)
         ended = process.wait(0.0 if given_up.is_set() else _LAUNCHER_GRACE_S) or process.kill()
     return Completed(
         ended.outcome,
@@ -332,7 +334,12 @@ def _limit_options(limits: Limits) -> list[str]:
 
 
 def _exchange(
-    process: Process, to_send: bytes, max_output_bytes: int, deadline: float, given_up: threading.Event
+    process: Process,
+    to_send: bytes,
+    max_output_bytes: int,
+    error_tail_bytes: int | None,
+    deadline: float,
+    given_up: threading.Event,
 ) -> tuple[tuple[bytes, bytes], bool]:
     """Feed the command and collect its output until both output pipes close, or nobody is there or waits any more.
 
@@ -340,6 +347,7 @@ def _exchange(
     """
     assert process.stdout is not None and process.stderr is not None
     outputs = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
+    tails = {} if error_tail_bytes is None else {process.stderr.fileno(): error_tail_bytes}
     truncated = False
     unsent = memoryview(to_send)
     with selectors.DefaultSelector() as selector:
@@ -363,6 +371,10 @@ def _exchange(
                 data = os.read(key.fd, 65536)
                 if not data:
                     selector.unregister(key.fd)
+                if (tail := tails.get(key.fd)) is not None:
+                    kept += data
+                    del kept[:-tail]
+                    continue
                 room = max_output_bytes - len(kept)
                 kept += data[:room]
                 truncated = truncated or len(data) > room

@@ -53,6 +53,13 @@ def test_module_variables(features: Recorder) -> None:
     assert last.params[0].refs == (pointer(0, "scratch", 12),)
 
 
+def test_memory_comes_from_the_devices_pool(features: Recorder) -> None:
+    plan = planned(features(22))
+    (launch,) = plan.launches
+    assert launch.params[0].refs == (pointer(0, "workspace0"),) and launch.grid == (1, 1, 1)
+    assert {ignored.split(" ")[0] for ignored in plan.ignored_calls} == {"cudaMemPoolSetAttribute", "cuMemPoolTrimTo"}
+
+
 def test_tensor_map_as_parameter(features: Recorder) -> None:
     plan = planned(features(3, n=24))
     (tensor_map,) = plan.tensor_maps

@@ -78,6 +78,10 @@ MISDEEDS = {
     58: ("plan.invalid", "20971520 bytes of uploads"),
     59: ("plan.host_exit", "before `run` returned"),
     60: ("plan.host_syscall", "system call"),
+    61: ("plan.host_syscall", "MAP_GROWSDOWN"),
+    63: ("plan.host_abort", 'much to say, my last word"'),
+    64: ("plan.reference_limit", "the uploads before it hold more than 65536 pointers"),
+    65: ("plan.reference_limit", "operation 2 (upload)"),
 }
 
 
@@ -98,6 +102,11 @@ def test_run_without_launch(hosts: Recorder) -> None:
     assert failed(hosts(0, n=2)).code == "plan.no_launch"
 
 
+@pytest.mark.parametrize("mode", [62, 66])
+def test_what_is_next_to_a_misdeed_makes_a_plan(hosts: Recorder, mode: int) -> None:
+    assert planned(hosts(mode, n=1)).launches
+
+
 def test_a_null_pointer_is_a_literal_and_an_ignored_error_leaves_no_operation(hosts: Recorder) -> None:
     plan = planned(hosts(53, n=1))
     first, second = plan.operations
@@ -112,6 +121,7 @@ def test_a_forged_end_is_only_a_plan_without_launches(hosts: Recorder) -> None:
 
 
 def test_nothing_is_left_behind(hosts: Recorder) -> None:
+    planned(hosts(0))  # what is kept of the native programs is kept from here on
     before = (_children(), _descriptors())
     for mode in (4, 6, 8, 10, 11, 13, 14):
         failed(hosts(mode, n=1))

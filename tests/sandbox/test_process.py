@@ -89,6 +89,15 @@ def test_bounds_the_output_and_reads_on():
     assert (done.outcome, done.code, done.stderr) == ("exited", 0, b"end\n")
 
 
+def test_keeps_the_end_of_what_is_said_on_request():
+    script = "yes | head -c 5000000 >&2; echo the end >&2; echo out"
+    done = run(["/bin/sh", "-c", script], timeout_s=20, access=SYSTEM, error_tail_bytes=100)
+    assert len(done.stderr) == 100 and done.stderr.endswith(b"y\nthe end\n")
+    assert done.stdout == b"out\n" and not done.truncated
+    short = run(["/bin/sh", "-c", "echo hm >&2"], timeout_s=20, access=SYSTEM, error_tail_bytes=100)
+    assert short.stderr == b"hm\n"
+
+
 def test_feeds_the_input_whole():
     data = bytes(range(256)) * 4000
     done = run(["/bin/cat"], timeout_s=20, access=SYSTEM, stdin=data)

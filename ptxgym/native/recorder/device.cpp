@@ -32,6 +32,7 @@ const std::map<int, int>& fixed_attributes() {
         {cudaDevAttrPageableMemoryAccessUsesHostPageTables, 0}, {cudaDevAttrDirectManagedMemAccessFromHost, 0},
         {cudaDevAttrMemoryPoolsSupported, 1}, {cudaDevAttrClusterLaunch, 1}, {cudaDevAttrIpcEventSupport, 1},
         {cudaDevAttrMemSyncDomainCount, 4}, {cudaDevAttrMpsEnabled, 0},
+        {127, 1},  // CU_DEVICE_ATTRIBUTE_TENSOR_MAP_ACCESS_SUPPORTED, which the runtime has no name for
     };
     return values;
 }

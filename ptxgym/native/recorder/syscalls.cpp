@@ -77,7 +77,7 @@ constexpr std::uint32_t answer(int error) { return SECCOMP_RET_ERRNO | static_ca
 // clang-format off
 constexpr int plain_calls[] = {
     SYS_read, SYS_write, SYS_writev, SYS_pread64, SYS_close, SYS_lseek, SYS_fstat,
-    SYS_mprotect, SYS_munmap, SYS_mremap, SYS_brk, SYS_madvise, SYS_membarrier,
+    SYS_mprotect, SYS_munmap, SYS_mremap, SYS_brk, SYS_madvise,
     SYS_sched_yield, SYS_clock_gettime, SYS_clock_getres, SYS_gettimeofday,
     SYS_getrandom, SYS_getpid, SYS_getppid, SYS_gettid, SYS_getuid, SYS_geteuid, SYS_getgid, SYS_getegid, SYS_getcpu,
     SYS_sched_getaffinity, SYS_uname, SYS_sysinfo, SYS_getrusage, SYS_times,
@@ -159,7 +159,7 @@ constexpr Named process_calls[] = {
 constexpr Named other_calls[] = {
     {SYS_rt_sigaction, "rt_sigaction", -1}, {SYS_prlimit64, "prlimit64", -1}, {SYS_pipe2, "pipe2", -1},
     {SYS_seccomp, "seccomp", -1}, {SYS_bpf, "bpf", -1}, {SYS_perf_event_open, "perf_event_open", -1},
-    {SYS_mmap, "mmap with MAP_SHARED", -1}, {SYS_shmget, "shmget", -1}, {SYS_setpriority, "setpriority", -1},
+    {SYS_mmap, "mmap with MAP_SHARED or MAP_GROWSDOWN", -1}, {SYS_shmget, "shmget", -1}, {SYS_setpriority, "setpriority", -1},
     {SYS_sched_setaffinity, "sched_setaffinity", -1},
     {SYS_timer_create, "timer_create", -1}, {SYS_setitimer, "setitimer", -1}, {425, "io_uring_setup", -1},
 };
@@ -209,11 +209,13 @@ bool install_loading_filter() {
         filter.rule(number, SECCOMP_RET_ALLOW);
     for (int number : calls_that_return_at_once())
         filter.rule(number, answer(0));
+    filter.rule(SYS_membarrier, answer(ENOSYS));  // it waits for other processors, and other threads there are none
     filter.rule_if(SYS_openat, {{2, write_flags, O_RDONLY}}, SECCOMP_RET_ALLOW);
 #if defined(SYS_open)
     filter.rule_if(SYS_open, {{1, write_flags, O_RDONLY}}, SECCOMP_RET_ALLOW);
 #endif
-    filter.rule_if(SYS_mmap, {{3, MAP_SHARED, 0}}, SECCOMP_RET_ALLOW);  // the limit counts private memory only
+    // The limit counts private memory only, and takes what grows downwards for a stack.
+    filter.rule_if(SYS_mmap, {{3, MAP_SHARED | MAP_GROWSDOWN, 0}}, SECCOMP_RET_ALLOW);
     filter.rule_if(SYS_futex, {{1, static_cast<std::uint32_t>(FUTEX_CMD_MASK), FUTEX_WAKE}}, SECCOMP_RET_ALLOW);
     filter.rule(SYS_ioctl, answer(ENOTTY));  // isatty of the C library's streams
     filter.rule(SYS_fcntl, answer(EINVAL));

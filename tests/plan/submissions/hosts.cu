@@ -248,6 +248,30 @@ static long long misdeed(const float* A, float* B, int mode, cudaStream_t stream
             syscall(SYS_nanosleep, nullptr, nullptr);
             pause();
             break;
+        case 61: {  // grows downwards, as a stack
+            const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_GROWSDOWN;
+            mmap(nullptr, std::size_t(8) << 30, PROT_READ | PROT_WRITE, flags, -1, 0);
+            break;
+        }
+        case 62:
+            if (syscall(SYS_membarrier, 1, 0, 0) == 0) abort();  // MEMBARRIER_CMD_GLOBAL, which waits
+            break;
+        case 63:
+            for (int i = 0; i < 100000; ++i)
+                (void)!write(2, "much to say, ", 13);
+            (void)!write(2, "my last word", 12);
+            abort();
+        case 64:    // more pointers than all uploads may hold, in one
+        case 65:    // in three
+        case 66: {  // as many as they may hold
+            const std::size_t count = mode == 64 ? 65537 : mode == 65 ? 21846 : 21845;
+            std::vector<const float*> table(count, A);
+            void* space = nullptr;
+            cudaMalloc(&space, count * sizeof(void*));
+            for (int i = 0; i < (mode == 64 ? 1 : 3); ++i)
+                cudaMemcpyAsync(space, table.data(), count * sizeof(void*), cudaMemcpyHostToDevice, stream);
+            break;
+        }
         case 54:
             *static_cast<volatile int*>(static_cast<void*>(text - 1)) = 0;
             asm volatile("ud2");
