@@ -11,6 +11,9 @@ from ptxgym.errors import UsageError
 ROUNDING = 1e-9
 """Sums of increments differ by the order in which they were paid."""
 
+_Key = tuple[tuple[str, str], tuple[str, ...]]
+"""Group and texts."""
+
 
 class MixedConditionsError(UsageError):
     """Raised when rollouts that are to be compared were judged under different conditions."""
@@ -21,7 +24,7 @@ class Member:
     """A rollout, as far as its group is concerned."""
 
     task: str
-    """Environment and variant; rollouts of one task are a group."""
+    """Environment and variant; rollouts of one task are judged under the same conditions."""
     texts: tuple[str, ...]
     """What was judged, turn by turn."""
     reward: float | None
@@ -32,10 +35,18 @@ class Member:
     """Which version of the policy wrote each text, as the trainer said; it changes no reward."""
     noise: tuple[float, float] = (0.0, 0.0)
     """How much less and how much more than the reward it may be worth, by the intervals of its timings."""
+    rules: str = ""
+    """Stands for what else decides how texts are paid, such as the preset and the kernel to start from; rollouts of one
+    task and equal rules are a group."""
+
+    @property
+    def group(self) -> tuple[str, str]:
+        """What it is compared within."""
+        return self.task, self.rules
 
 
 def group_rewards(members: Sequence[Member]) -> list[float | None]:
-    """Return the rewards of rollouts, by which a trainer may compare those of one task.
+    """Return the rewards of rollouts, by which a trainer may compare those of one group.
 
     Equal texts get equal rewards: where a GPU measured them apart, the lowest that was paid. So do rollouts whose
     intervals overlap: advantages are often divided by the deviation of their group, which would make the
@@ -50,15 +61,15 @@ def group_rewards(members: Sequence[Member]) -> list[float | None]:
     """
     known = [member for member in members if member.reward is not None]
     check_conditions((member.task, member.circumstances) for member in known)
-    paid: dict[tuple[str, tuple[str, ...]], float] = {}
+    paid: dict[_Key, float] = {}
     for member in known:
-        key = (member.task, member.texts)
+        key = (member.group, member.texts)
         paid[key] = min(_paid(member), paid.get(key, _paid(member)))
-    levels: dict[str, dict[float, float]] = {}
-    for task in {member.task for member in known}:
-        levels[task] = _levels((paid[task, each.texts], each.noise) for each in known if each.task == task)
+    levels: dict[tuple[str, str], dict[float, float]] = {}
+    for group in {member.group for member in known}:
+        levels[group] = _levels((paid[group, each.texts], each.noise) for each in known if each.group == group)
     return [
-        None if member.reward is None else levels[member.task][paid[member.task, member.texts]] for member in members
+        None if member.reward is None else levels[member.group][paid[member.group, member.texts]] for member in members
     ]
 
 

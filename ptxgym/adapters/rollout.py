@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,6 +36,7 @@ class Rollout:
         self.lost = ""
         """Why the machine could not judge this rollout; empty as long as it could."""
         self._policies: tuple[str, ...] = ()
+        self._rules = _rules(episode)
 
     @classmethod
     def of_row(
@@ -106,6 +109,7 @@ class Rollout:
             circumstances=frozenset(found),
             policies=self._policies,
             noise=self._noise(),
+            rules=self._rules,
         )
 
     def opening(self) -> str:
@@ -155,6 +159,13 @@ class Rollout:
     def _check_open(self) -> None:
         if self.lost:
             raise UsageError(f"the machine failed in this rollout, which has no reward; start a new one ({self.lost})")
+
+
+def _rules(episode: Episode) -> str:
+    """Return what stands for what decides, beside the task, how texts are paid."""
+    config, skeleton = episode.config, episode.skeleton
+    parts = (config.reward, config.turns, config.stop, episode.init, skeleton and skeleton.text)
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 @contextmanager

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from dataclasses import replace
 from importlib import import_module
 
 import pytest
 
-from ptxgym.adapters.group import MixedConditionsError, group_advantages, group_rewards
+from ptxgym.adapters.group import Member, MixedConditionsError, group_advantages, group_rewards
 from ptxgym.adapters.rollout import Rollout, dataset_rows
 from ptxgym.errors import UnknownNameError, UsageError, WorkerDied
 from ptxgym.evaluator import Evaluator
+from ptxgym.submission import extract
 from ptxgym.verdict import Status
 from tests.adapters.conftest import DOOMED, NOTHING, RIGHT, FrailDevice
 
+OPEN = "// ptxgym: begin all\n// ptxgym: end\n"
 ROW = {"env": "PTX-Gemm-H100", "options": {"turns": 3}}
 
 
@@ -116,11 +119,45 @@ def test_one_text_measured_twice_gets_the_lower_reward(evaluator: Evaluator) -> 
     rollout = Rollout.of_row(ROW, evaluator)
     rollout.answer(RIGHT)
     slow = rollout.member
-    fast = type(slow)(slow.task, slow.texts, 0.9, slow.circumstances)
-    other = type(slow)(slow.task, ("x",), 0.9, slow.circumstances)
-    elsewhere = type(slow)("PTX-Gemm-H100/nn", slow.texts, 0.7, frozenset({("conditions", "others")}))
+    fast = replace(slow, reward=0.9)
+    other = replace(slow, texts=("x",), reward=0.9)
+    others = frozenset({("conditions", "others")})
+    elsewhere = replace(slow, task="PTX-Gemm-H100/nn", reward=0.7, circumstances=others)
     found = group_rewards([fast, slow, other, elsewhere])
     assert found == [pytest.approx(0.2), pytest.approx(0.2), 0.9, 0.7]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"init": extract(RIGHT).text}, {"reward": "ptxbench"}, {"turns": 2}, {"stop": "target_ok"}, {"skeleton": OPEN}],
+)
+def test_one_text_is_paid_by_the_rules_of_its_own_row(evaluator: Evaluator, options: dict[str, object]) -> None:
+    row = {**ROW, "options": {"variant": "k64", "turns": 3}}
+    one, same, other = (
+        Rollout.of_row({**row, "options": {**row["options"], **changed}}, evaluator).member  # type: ignore[dict-item]
+        for changed in ({}, {"knowledge": ["parameters"]}, options)
+    )
+    assert one.task == same.task == other.task
+    assert group_rewards([paid(one, 0.5), paid(other, 0.0)]) == [0.5, 0.0], "two groups"
+    assert group_rewards([paid(one, 0.5), paid(same, 0.2)]) == [0.2, 0.2], "the control: one group, one text"
+    elsewhere = replace(other, circumstances=frozenset({("conditions", "others")}))
+    with pytest.raises(MixedConditionsError):
+        group_rewards(
+            [replace(one, reward=0.5, circumstances=frozenset({("conditions", "these")})), paid(elsewhere, 0.0)]
+        )
+
+
+def test_a_repaired_kernel_keeps_the_reward_that_its_own_start_leaves(evaluator: Evaluator) -> None:
+    scratch = Rollout.of_row({**ROW, "options": {"turns": 1}}, evaluator)
+    repair = Rollout.of_row({**ROW, "options": {"turns": 1, "init": extract(RIGHT).text}}, evaluator)
+    for rollout in (scratch, repair):
+        rollout.answer(RIGHT)
+    assert (scratch.reward, repair.reward) == (pytest.approx(0.2), 0.0), "what the start is worth counts as paid"
+    assert group_rewards([scratch.member, repair.member]) == [pytest.approx(0.2), 0.0]
+
+
+def paid(member: Member, reward: float) -> Member:
+    return replace(member, texts=("one text",), reward=reward)
 
 
 def test_mixed_conditions_are_refused(device: FrailDevice) -> None:
