@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar, cast
 
 import gymnasium as gym
 import numpy as np
@@ -28,6 +29,8 @@ from ptxgym.variants import load_variant
 from ptxgym.verdict import Verdict
 
 Observation = dict[str, str | NDArray[np.float32]]
+
+T = TypeVar("T")
 
 PROMPT_BYTES = MAX_SOURCE_BYTES + 196_608
 """A prompt may show a kernel to start from, and a whole knowledge pack."""
@@ -198,7 +201,7 @@ class KernelEnv(gym.Env[Observation, str]):
         for name, what in TEXT_OPTIONS.items():
             if not isinstance(options.get(name, ""), str):
                 raise UsageError(f"reset option {name!r} must be {what}, not {type(options[name]).__name__}")
-        episode = Episode(self.config, self._evaluator, **options)
+        episode = self._judged(partial(Episode, self.config, self._evaluator, **options))
         self._episode, self._over = episode, False
         self._feedback = episode.opening()
         observation = self._observe(episode.init or "", episode.init_verdict)
@@ -214,7 +217,7 @@ class KernelEnv(gym.Env[Observation, str]):
         if self._over:
             raise ResetNeeded("the episode is over: call reset() before step()")
         try:
-            turn = self.episode.submit(action)
+            turn = self._judged(partial(self.episode.submit, action))
         except InfrastructureError as error:
             return self._truncate(action, error)
         self._over = turn.done
@@ -229,6 +232,10 @@ class KernelEnv(gym.Env[Observation, str]):
         """Let go of the evaluator; its processes end with its last user."""
         self._evaluator = None
         self._episode = None
+
+    def _judged(self, work: Callable[[], T]) -> T:
+        """Do what judges kernels: here, for as long as it takes."""
+        return work()
 
     def _truncate(
         self, action: str, error: InfrastructureError

@@ -217,7 +217,7 @@ class Judging:
         call.give_up()
         raise Overdue(
             f"an evaluation was not over after {self._deadline_s:g} s, and is no longer waited for; if the machine is "
-            "only slow, allow more by ptxgym.judging.configure(deadline_s=…)"
+            "only slow, allow more: deadline_s of ptxgym.judging.configure, or of the vector environment that set one"
         )
 
     def _queued(self, work: Callable[[], T]) -> _Call[T]:

@@ -6,9 +6,9 @@ what this class has begun: every sub-environment steps on a thread of its own, a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -21,9 +21,11 @@ from ptxgym.device.cuda.model import Tier
 from ptxgym.env import KernelEnv, Observation
 from ptxgym.errors import UsageError
 from ptxgym.evaluator import Evaluator
+from ptxgym.judging import Judging
 from ptxgym.serve.connection import is_address
 from ptxgym.threads import started
 
+T = TypeVar("T")
 _Result = Any
 """What a step or a reset returns."""
 
@@ -61,7 +63,8 @@ class KernelVectorEnv(SyncVectorEnv):
             device: `auto`, `emulator`, `cuda`, or the address of a service (`http://host:port`).
             tier: How a GPU measures.
             evaluator: Instead of this process's local service: an `EvaluationService` on Ray, or a plain `Evaluator`.
-            deadline_s: How long one evaluation is waited for, queues included; by default the service's own.
+            deadline_s: How long one evaluation is waited for, queues included; by default the service's own. A plain
+                `Evaluator` has none, and cannot end an evaluation: one that is overdue goes on for nobody.
             autoreset_mode: As Gymnasium has it: `NextStep`, `SameStep` or `Disabled`.
             **overrides: Of `KernelEnv`, such as `turns` or `reward`, for all environments.
 
@@ -75,9 +78,11 @@ class KernelVectorEnv(SyncVectorEnv):
             raise UsageError(f"deadline_s must be positive, not {deadline_s}")
         service = evaluator if evaluator is not None else _shared(device, tier)
         self.evaluator: Evaluator | None = service
+        limited = deadline_s is not None and not getattr(service, "queues", False)
+        places = Judging(num_envs, deadline_s) if limited else None  # as many as can be used: all begin at once
 
         def make() -> _Ahead:
-            return _Ahead(KernelEnv(env, evaluator=service, **overrides), deadline_s)
+            return _Ahead(_Limited(places, env, evaluator=service, **overrides), deadline_s)
 
         super().__init__([make] * num_envs, autoreset_mode=autoreset_mode)
         self.env_fns = ()  # they would hold the service beyond `close`
@@ -145,6 +150,17 @@ class KernelVectorEnv(SyncVectorEnv):
         """Close the environments, and let go of the service."""
         super().close_extras(**kwargs)
         self.evaluator = None
+
+
+class _Limited(KernelEnv):
+    """Waits for its evaluations no longer than its places allow; None where the evaluator itself sees to that."""
+
+    def __init__(self, places: Judging | None, env: str, **overrides: Any) -> None:
+        super().__init__(env, **overrides)
+        self._places = places
+
+    def _judged(self, work: Callable[[], T]) -> T:
+        return work() if self._places is None else self._places.call(work)
 
 
 class _Ahead(gym.Wrapper[Observation, str, Observation, str]):

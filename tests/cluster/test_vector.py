@@ -12,6 +12,7 @@ import ptxgym  # noqa: F401  (registers the environments)
 from ptxgym.cluster import EvaluationService, Fleet
 from ptxgym.errors import UsageError
 from ptxgym.evaluator import Evaluator
+from ptxgym.judging import Overdue
 from ptxgym.vector import KernelVectorEnv
 from ptxgym.verdict import Status
 from tests.cluster.conftest import steps
@@ -48,6 +49,39 @@ def test_a_wedged_evaluation_truncates_its_own_environment_only(make):
     assert all(infos["verdict"][number].message == texts[number] for number in range(8) if number != 3)
     observations, _, _, truncated, infos = envs.step(["// again"] * 8)
     assert not truncated.any() and observations["source"][3] == "" and observations["source"][2] == "// again"
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_a_deadline_holds_with_a_plain_evaluator_too(scripted, mode):
+    envs = gym.make_vec(ID, num_envs=3, turns=2, evaluator=scripted, deadline_s=5, autoreset_mode=mode)
+    envs.reset(seed=7)
+    assert envs.np_random_seed == (7, 8, 9)
+    _, rewards, _, truncated, infos = envs.step(["// a", "// wait", "// c"])
+    assert truncated.tolist() == [False, True, False] and (rewards > 0).tolist() == [True, False, True]
+    told = infos["final_info"] if mode == "SameStep" else infos
+    assert not told["reward_valid"][1] and told["error"][1].startswith("Overdue: an evaluation was not over after 5 s")
+    scripted.release.set()
+    while "// wait" not in scripted.judged:
+        time.sleep(0.01)
+    if mode == "NextStep":
+        observations, _, terminated, truncated, _ = envs.step(["// d", "// e", "// f"])
+        assert observations["source"] == ("// d", "", "// f") and terminated.tolist() == [True, False, True]
+        envs.step(["// g", "// h", "// i"])
+    else:
+        _, _, terminated, truncated, _ = envs.step(["// d", "// h", "// f"])
+        assert terminated.tolist() == [True, False, True] and not truncated.any()
+    assert [turn.source for turn in envs.envs[1].unwrapped.episode.turns] == ["// h"]
+    scripted.release.clear()
+    with pytest.raises(Overdue):
+        envs.reset(options={"init": "// wait"})
+
+
+def test_without_a_deadline_a_plain_evaluator_is_waited_for(scripted):
+    envs = gym.make_vec(ID, num_envs=2, turns=2, evaluator=scripted)
+    envs.reset()
+    threading.Timer(0.3, scripted.release.set).start()
+    _, rewards, _, truncated, _ = envs.step(["// a", "// wait"])
+    assert not truncated.any() and (rewards > 0).all()
 
 
 def test_a_wrong_number_of_texts_is_told_before_anything_is_judged(make, log):
