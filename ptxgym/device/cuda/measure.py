@@ -235,6 +235,7 @@ class _Flow:
             observe = called.time_us <= OBSERVED_US
             profiled = self._tools.profile(self._request, self._first, results, observe)
         if isinstance(profiled, Failure):
+            self._refuse_machines(self._first, profiled)
             profiled = Unusable(f"under Nsight Compute the call failed: {profiled.message}", by_kernel=True)
         if isinstance(profiled, Unusable) and self._request.tier == "publish" and not profiled.by_kernel:
             raise InfrastructureError(
@@ -377,17 +378,21 @@ class _Flow:
 
     def _fail(self, case: Case, failure: Failure) -> NoReturn:
         """End with a failed call: probe the GPU, look for the cause."""
-        if failure.status is Status.LAUNCH_ERROR and failure.code.endswith("out_of_memory"):
-            self._refuse_crowding(case, failure)
-        if failure.status in (Status.RUNTIME_FAULT, Status.HANG):
-            with self._on_gpu("health"):
-                self._tools.check_health()
+        self._refuse_machines(case, failure)
         found = self._causes(failure.status)
         message = failure.message
         if failure.status is Status.RUNTIME_FAULT and found:
             message = f"{message} {found[0].message}"
         complete = failure.model_copy(update={"message": message, "findings": (*failure.findings, *found)})
         raise _EndedError(complete, case.name if case != self._first else "")
+
+    def _refuse_machines(self, case: Case, failure: Failure) -> None:
+        """Raise where a failed call is the machine's failure: its memory is short, or the GPU is not well."""
+        if failure.status is Status.LAUNCH_ERROR and failure.code.endswith("out_of_memory"):
+            self._refuse_crowding(case, failure)
+        if failure.status in (Status.RUNTIME_FAULT, Status.HANG):
+            with self._on_gpu("health"):
+                self._tools.check_health()
 
     def _refuse_crowding(self, case: Case, failure: Failure) -> None:
         frame_bytes = max((kernel.stack_bytes for kernel in self._request.build.kernels), default=0)

@@ -243,6 +243,20 @@ def test_slow_call_that_fails_under_the_profiler_gets_no_credit(gpu: FakeGpu, ti
     assert judged(run(gpu, tier)).evidence.target_ok  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("tier", ["rl", "standard"])
+def test_call_that_fails_under_the_profiler_for_the_machines_sake_is_no_verdict(gpu: FakeGpu, tier: Tier) -> None:
+    gpu.raced = lambda timed: replace(timed, timing=timed.timing.model_copy(update={"tflops": 540.0}))
+    gpu.profiled = lambda profile: failure(Status.LAUNCH_ERROR, "cuda.out_of_memory", "No memory for workspace0.")
+    with pytest.raises(InfrastructureError, match=r"memory is short, .* No memory for workspace0"):
+        run(gpu, tier)
+    gpu.profiled = lambda profile: failure(Status.RUNTIME_FAULT, "fault.illegal_address", "Fell over.")
+    gpu.health = InfrastructureError("uncorrectable ECC error; reset the GPU")
+    with pytest.raises(InfrastructureError, match="reset the GPU"):
+        run(gpu, tier)
+    gpu.health, gpu.probes = None, 0
+    assert judged(run(gpu, tier)).score == DENIED_SCORE and gpu.probes == 1, "the control"
+
+
 def test_publish_without_nsight_compute_is_refused(gpu: FakeGpu) -> None:
     gpu.profiled = lambda profile: Unusable("this user may not profile")
     with pytest.raises(InfrastructureError, match=r"publish needs Nsight Compute: this user may not profile"):
