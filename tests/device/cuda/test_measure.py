@@ -163,6 +163,38 @@ def test_what_is_slow_beside_others_is_no_hang(gpu: FakeGpu) -> None:
     assert (gpu.alone, gpu.probes, gpu.loads) == (1, 0, 2)
 
 
+@pytest.mark.parametrize(
+    ("said", "limits_s"),
+    [
+        (None, [2.0, 10.0, 10.0]),
+        (failure(Status.BUDGET, "budget.instructions"), [2.0, 2.0]),
+        (failure(Status.WRONG_OUTPUT, "judge.wrong_output"), [2.0, 2.0]),
+    ],
+    ids=["right", "unknown", "wrong"],
+)
+def test_what_the_emulator_finds_right_is_waited_for_longer(
+    gpu: FakeGpu, said: Failure | None, limits_s: list[float]
+) -> None:
+    """A right kernel earns more than a wrong one, however slow it is."""
+    slow = replace(fakes.FakeCall(), time_us=5e6, device_wall_us=5e6 + 50.0)
+    gpu.answer = lambda n, call: slow if gpu.calls[n][2] > 5.0 else failure(Status.HANG, "cuda.hang", "No end.")
+    gpu.profiled = lambda profile: replace(profile, durations_us=(5e6,))
+    outcome = run(gpu, seen=witness(said))
+    assert [limit for _, _, limit in gpu.calls][: len(limits_s)] == limits_s
+    if said is None:
+        assert judged(outcome).score >= 0.5 and outcome.timing is not None
+        assert {limit for _, _, limit in gpu.calls[1:]} == {10.0} and gpu.alone == 1
+    else:
+        assert failed(outcome).message == "No end." and len(gpu.calls) == 2
+
+
+def test_who_does_not_end_within_the_longer_limit_hangs_and_may_be_slow(gpu: FakeGpu) -> None:
+    gpu.answer = lambda number, call: failure(Status.HANG, "cuda.hang", "It did not end within 10 s.")
+    found = failed(run(gpu))
+    assert found.status is Status.HANG and found.message.startswith("It did not end within 10 s. At small sizes")
+    assert [limit for _, _, limit in gpu.calls] == [2.0, 10.0]
+
+
 def test_deadlock_that_the_emulator_proves_is_not_tried_again(gpu: FakeGpu) -> None:
     gpu.answer = lambda number, call: failure(Status.HANG, "hang.watchdog")
     assert failed(run(gpu, seen=witness(failure(Status.HANG, "emulator.deadlock")))).code == "hang.watchdog"
