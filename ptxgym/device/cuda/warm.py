@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from ptxgym.errors import InfrastructureError
 
@@ -15,7 +15,10 @@ T = TypeVar("T")
 
 
 class Warm(Generic[T]):
-    """A pool of things that are used by one at a time; safe to share among threads."""
+    """A pool of things that are used by one at a time; safe to share among threads.
+
+    A start that failed is told to whoever waits for it. Nobody else hears of it: the machine may be well again.
+    """
 
     def __init__(self, start: Callable[[], T], end: Callable[[T], object], most: int) -> None:
         """Make a pool; nothing is started yet.
@@ -44,7 +47,7 @@ class Warm(Generic[T]):
         return self._expected
 
     def take_waiting(self) -> T | None:
-        """Return one that is ready, else one that is starting, else what a start failed with; None where none waits.
+        """Return one that is ready, else one that is starting; None where none waits.
 
         Raises:
             InfrastructureError: if it does not start.
@@ -53,7 +56,8 @@ class Warm(Generic[T]):
             if self._closed:
                 raise InfrastructureError("the judge process is ending")
             self._expected = max(0, self._expected - 1)
-            first = min(self._waiting, key=_rank, default=None)
+            self._forget_failed()
+            first = min(self._waiting, key=lambda one: not one.done(), default=None)
             if first is not None:
                 self._waiting.remove(first)
         return None if first is None else first.result()
@@ -79,7 +83,8 @@ class Warm(Generic[T]):
         """
         one: Future[T] = Future()
         with self._mutex:
-            if self._closed or sum(_rank(one) != _FAILED for one in self._waiting) >= self._most:
+            self._forget_failed()
+            if self._closed or len(self._waiting) >= self._most:
                 return False
             self._waiting.append(one)
         self._run(one, renew)
@@ -99,11 +104,17 @@ class Warm(Generic[T]):
 
     def _start_missing(self, wanted: int) -> None:
         with self._mutex:
+            self._forget_failed()
             missing = 0 if self._closed else wanted - len(self._waiting)
             started: list[Future[T]] = [Future() for _ in range(missing)]
             self._waiting.extend(started)
         for one in started:
             threading.Thread(target=self._run, args=(one, self._start), daemon=True).start()
+
+    def _forget_failed(self) -> None:
+        failed = [one for one in self._waiting if one.done() and one.exception() is not None]
+        for one in failed:
+            self._waiting.remove(one)
 
     @staticmethod
     def _run(one: Future[T], start: Callable[[], T]) -> None:
@@ -111,12 +122,3 @@ class Warm(Generic[T]):
             one.set_result(start())
         except BaseException as error:  # whoever takes it is told
             one.set_exception(error)
-
-
-_READY, _STARTING, _FAILED = range(3)
-
-
-def _rank(one: Future[Any]) -> int:
-    if not one.done():
-        return _STARTING
-    return _READY if one.exception() is None else _FAILED

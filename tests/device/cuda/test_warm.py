@@ -21,10 +21,12 @@ class Factory:
         self.gate = threading.Event()
         self.gate.set()
         self.failure: Exception | None = None
+        self.tried = 0
         self.pool: Warm[int] = Warm(self.start, self.ended.append, most=2)
 
     def start(self) -> int:
         self.gate.wait(30)
+        self.tried += 1
         if self.failure is not None:
             raise self.failure
         number = next(self.numbers)
@@ -104,19 +106,35 @@ def test_what_was_used_is_made_ready_again_where_room_is_left(factory: Factory) 
     assert not factory.pool.put(lambda: 74)
 
 
-def test_who_takes_gets_what_is_ready_or_coming_before_what_failed(factory: Factory) -> None:
+def test_what_failed_before_is_told_to_nobody_and_takes_no_place(factory: Factory) -> None:
+    factory.failure = InfrastructureError("no room")
+    factory.pool.expect(2)
+    settle(lambda: factory.tried == 2 and all(one.done() for one in factory.pool._waiting))
+    factory.pool.expect(-2)  # their evaluations ended early
+    factory.failure = None
+    factory.pool.expect(2)
+    settle(lambda: len(factory.started) == 2)
+    assert sorted(factory.pool.take() for _ in range(3)) == [1, 2, 3]
+
+
+def test_who_may_take_what_waits_gets_nothing_where_all_failed(factory: Factory) -> None:
+    factory.failure = InfrastructureError("no room")
+    factory.pool.expect(1)
+    settle(lambda: factory.tried == 1 and all(one.done() for one in factory.pool._waiting))
+    assert factory.pool.take_waiting() is None
+    with pytest.raises(InfrastructureError, match="no room"):
+        factory.pool.take()  # the control: it is tried now, and fails
+    assert factory.tried == 2
+
+
+def test_renewing_that_failed_takes_no_place(factory: Factory) -> None:
     def fail() -> int:
         raise InfrastructureError("no room")
 
     assert factory.pool.put(fail)
-    assert factory.pool.put(lambda: 70) and factory.pool.put(lambda: 71), "what failed takes no place"
+    assert factory.pool.put(lambda: 70) and factory.pool.put(lambda: 71) and not factory.pool.put(lambda: 72)
     assert [factory.pool.take() for _ in range(2)] == [70, 71]
-    factory.gate.clear()
-    factory.pool.expect(2)  # the one that failed, and one that starts
-    threading.Timer(0.05, factory.gate.set).start()
     assert factory.pool.take() == 1
-    with pytest.raises(InfrastructureError, match="no room"):
-        factory.pool.take()
 
 
 def test_closing_does_not_wait_for_what_is_starting(factory: Factory) -> None:
