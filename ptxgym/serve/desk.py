@@ -13,7 +13,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -72,7 +72,8 @@ class Served(Service, Protocol):
 class _Open:
     """An evaluation in work."""
 
-    answered: asyncio.Future[Verdict]
+    answered: asyncio.Future[Verdict | None]
+    """None where all who are on the list let go. Others may wait, who asked an earlier process."""
     tickets: dict[str, Ticket] = field(default_factory=dict)
     """By asker."""
     until: float = 0.0
@@ -137,7 +138,9 @@ class Desk:
         return Answer(key=ticket.key, conditions=about.conditions)
 
     async def answer(self, key: str, wait_s: float) -> Answer | None:
-        """Wait for what comes of an evaluation; None if none was accepted under the key.
+        """Wait for what comes of an evaluation; None if none was accepted under the key, or all let go of it.
+
+        Then whoever still waits, since an earlier process accepted it from him, is to ask again.
 
         Raises:
             Exception: whatever the evaluation ended with instead of a verdict.
@@ -152,9 +155,10 @@ class Desk:
         leaving = asyncio.ensure_future(self.left.wait())
         await asyncio.wait((found.answered, leaving), timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
         leaving.cancel()
-        return Answer(
-            key=key, conditions=conditions, verdict=found.answered.result() if found.answered.done() else None
-        )
+        verdict = None
+        if found.answered.done() and (verdict := found.answered.result()) is None:
+            return None
+        return Answer(key=key, conditions=conditions, verdict=verdict)
 
     async def let_go(self, key: str, asker: str) -> bool:
         """Take an asker off an evaluation; return whether he was on it.
@@ -234,13 +238,16 @@ class Desk:
         if self._closed:
             return
         ended = [ticket.future for ticket in found.tickets.values() if ticket.done()]
-        good = [future for future in ended if not future.cancelled() and future.exception() is None]
+        errors = {future: error for future in ended if (error := _error(future)) is not None}
+        good = [future for future in ended if future not in errors and not future.cancelled()]
         if found.answered.done() or not (good or len(ended) == len(found.tickets)):
             return
         if good:
             found.answered.set_result(good[0].result())
+        elif not errors:
+            found.answered.set_result(None)
         else:
-            error = _error(ended[-1])
+            error = list(errors.values())[-1]
             found.answered.set_exception(error)
             found.answered.exception()  # nobody may be waiting
             self._errors[key] = error
@@ -278,14 +285,6 @@ class Desk:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function)
 
 
-def _error(future: Future[Verdict]) -> BaseException:
-    """Return what a ticket ended with instead of a verdict."""
-    found = CancelledError() if future.cancelled() else future.exception()
-    return (
-        UsageError("nobody waits for this evaluation any more") if isinstance(found, CancelledError) else _known(found)
-    )
-
-
-def _known(error: BaseException | None) -> BaseException:
-    assert error is not None  # of a ticket without a verdict
-    return error
+def _error(future: Future[Verdict]) -> BaseException | None:
+    """Return what a ticket failed with; None where there is a verdict, or its asker let go."""
+    return None if future.cancelled() else future.exception()

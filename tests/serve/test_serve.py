@@ -402,6 +402,23 @@ def test_who_lets_go_while_the_server_is_down_is_heard_once_it_is_back(killable,
             time.sleep(0.1)
 
 
+def test_after_a_restart_one_client_s_letting_go_does_not_end_another_s_wait(killable, log):
+    """Of both the new process knows only the one who would wait longer."""
+    address = killable.start()
+    text = "// sleep 5"
+    with Evaluator(address) as evaluator, ThreadPoolExecutor(1) as threads:
+        evaluator.evaluate("// ok", "gemm")  # now it has a worker
+        longest = {"text": text, "task": "gemm", "asker": "a", "deadline_s": 10_000}
+        key = json.loads(call(address, "POST", "/v1/evaluations", longest)[2])["key"]
+        other = threads.submit(evaluator.evaluate, text, "gemm")
+        time.sleep(1.5)  # its first question is answered with the key
+        killable.kill()
+        killable.start()
+        while call(address, "DELETE", f"/v1/evaluations/{key}?asker=a")[0] != 204:
+            time.sleep(0.05)
+        assert other.result(120).message == text
+
+
 def test_who_is_interrupted_tells_the_service_quickly(monkeypatch):
     asked: list[tuple[str, str]] = []
     told = client.Client("http://localhost:1")
