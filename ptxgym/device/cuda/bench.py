@@ -228,7 +228,7 @@ class Bench:
         return profiler
 
     def _profile(
-        self, memory: GpuMemory, request: Request, case: Case, results: Handles, observe: bool
+        self, memory: GpuMemory, request: Request, case: Case, results: Handles, observe: bool, alone: bool
     ) -> Profiled | Failure | Unusable:
         with self._lock.shared():
             given = memory.inputs(request.task, case)
@@ -238,7 +238,7 @@ class Bench:
         poison = {one.name: POISON[one.dtype] for one in request.task.outputs}
         seen = ncu.profile(
             self._gpu, request.build, request.plan(case.axes), given, results, observe=observe,
-            prewarmed=profiler, poison=poison, on_gpu=self._profiling,
+            prewarmed=profiler, poison=poison, on_gpu=self._lock.exclusive if alone else self._profiling,
         )  # fmt: skip
         return _unusable(seen) if isinstance(seen, ncu.Unavailable) else seen
 

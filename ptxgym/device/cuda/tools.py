@@ -169,9 +169,10 @@ class Tools:
     """Lends a process with a fresh CUDA context for plans; takes it back afterwards."""
     memory: Memory
     judging: Judging
-    profile: Callable[[Request, Case, Handles, bool], Profiled | Failure | Unusable]
+    profile: Callable[[Request, Case, Handles, bool, bool], Profiled | Failure | Unusable]
     """Runs one call in another fresh process, under the profiler; its outputs go to the handles. Whether to observe
-    everything, or to count executed instructions alone, which takes a quarter of the passes."""
+    everything, or to count executed instructions alone, which takes a quarter of the passes; and whether to have the
+    GPU alone meanwhile, which who shares it must not ask for."""
     sanitize: Callable[[Request, Case, tuple[SanitizerTool, ...]], tuple[Finding, ...] | Unusable]
     """Runs one call under each of the tools named."""
     clock: Clock

@@ -92,6 +92,7 @@ class FakeGpu:
     profiles: int = 0
     loads: int = 0
     observed: bool | None = None
+    profiled_alone: bool | None = None
     races: int = 0
     prepared: threading.Event = field(default_factory=threading.Event)
     open_executors: int = 0
@@ -176,9 +177,11 @@ class FakeGpu:
     # Profiler, sanitizer, clock
 
     def _profile(
-        self, request: Request, case: Case, results: Mapping[str, Any], observe: bool
+        self, request: Request, case: Case, results: Mapping[str, Any], observe: bool, alone: bool
     ) -> FakeProfile | Failure | Unusable:
+        assert not self._sharers[threading.get_ident()], "the profiler asks for the lock itself"
         self.profiles += 1
+        self.profiled_alone = alone
         self.observed = observe
         required = request.task.required_multiply_adds(case.axes)
         count = InstructionCount(KERNEL, "HGMMA", "wgmma", 1, 4, 128, required)

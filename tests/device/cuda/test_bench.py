@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -221,11 +222,34 @@ def test_a_profiler_has_the_gpu_only_while_it_uses_it(
     request = fakes.request()
     if ahead:
         bench.expect(fakes.announced(), 1)
-    assert bench._profile(Memory(), request, request.conditions.cases[0], {}, True) == "profiled"  # type: ignore
+    assert bench._profile(Memory(), request, request.conditions.cases[0], {}, True, False) == "profiled"  # type: ignore
     assert began == [ahead]
     if ahead:
         assert holds["connect"] is None and holds["ready"].long
     assert holds["start"] is None and holds["use"].long and holds["read"] is None
+
+
+def test_who_is_profiled_alone_has_the_gpu_and_asks_for_no_place(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Places to profile are held by who waits for the GPU: whoever has it must not ask for one."""
+    request = fakes.request()
+    held: list[Any] = []
+
+    class Alone(Process):
+        made: list[Process] = []  # noqa: RUF012
+
+        def profile(self, *arguments: Any, on_gpu: Callable[[], Any], **options: Any) -> str:
+            with on_gpu():
+                held.append(bench._lock.mine)
+            return "profiled"
+
+    monkeypatch.setattr(ncu, "ProfiledExecutor", Alone)
+    monkeypatch.setattr(ncu, "start", lambda gpu, observe=True, ahead=True: Alone(observe))
+    with ExitStack() as places:
+        for _ in range(benches.PROFILERS_AT_ONCE):
+            places.enter_context(bench._profilers_at_once)
+        assert bench._profile(Memory(), request, request.conditions.cases[0], {}, True, True) == "profiled"  # type: ignore
+    assert bench._profile(Memory(), request, request.conditions.cases[0], {}, True, False) == "profiled"  # type: ignore
+    assert [hold.exclusive for hold in held] == [True, False]
 
 
 def test_where_many_come_no_profiler_is_started_ahead(bench: Bench) -> None:
@@ -275,7 +299,7 @@ def test_profiler_that_was_started_ahead_is_replaced_where_less_is_to_be_seen(be
     bench.expect(fakes.announced(), 1)
     settle(lambda: len(profilers()) == 1)
     request = fakes.request()
-    seen: Any = bench._profile(Memory(), request, request.conditions.cases[0], {}, observe)  # type: ignore[arg-type]
+    seen: Any = bench._profile(Memory(), request, request.conditions.cases[0], {}, observe, False)  # type: ignore[arg-type]
     assert seen == ("profiled", profilers()[-1]) and profilers()[-1].observes is observe
     assert len(profilers()) == (1 if observe else 2)
     assert profilers()[0].ended is not observe
@@ -284,7 +308,7 @@ def test_profiler_that_was_started_ahead_is_replaced_where_less_is_to_be_seen(be
 def test_profiler_that_cannot_be_had_is_named_with_its_fix(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ncu, "start", lambda gpu, observe=True, ahead=True: ncu.Unavailable("it may not", "let it"))
     request = fakes.request()
-    seen = bench._profile(Memory(), request, request.conditions.cases[0], {}, True)  # type: ignore[arg-type]
+    seen = bench._profile(Memory(), request, request.conditions.cases[0], {}, True, False)  # type: ignore[arg-type]
     assert seen == Unusable("it may not; let it")
 
 

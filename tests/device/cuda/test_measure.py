@@ -440,6 +440,18 @@ def test_durations_are_compared_whenever_both_are_known(gpu: FakeGpu, tier: Tier
     gpu.profiled = lambda p: replace(p, durations_us=(350.0,))
     found = judged(run(gpu, tier, witness(failure(Status.NOT_EMULATED, "not_emulated.form"))))
     assert "350 µs there, 100 µs when timed" in found.message and found.score == DENIED_SCORE
+    assert gpu.profiles == 2 and gpu.profiled_alone
+
+
+@pytest.mark.parametrize("tier", ["rl", "standard"])
+def test_profile_that_lasts_longer_beside_others_is_made_again_alone(gpu: FakeGpu, tier: Tier) -> None:
+    gpu.profiled = lambda p: p if gpu.profiled_alone else replace(p, durations_us=(350.0,))
+    unknown = witness(failure(Status.NOT_EMULATED, "not_emulated.form"))
+    outcome = run(gpu, tier, unknown)
+    assert judged(outcome).score > 0.9 and gpu.profiles == 2
+    assert len(set(outcome.notes)) == len(outcome.notes)
+    gpu.profiles, gpu.profiled = 0, lambda p: p
+    assert run(gpu, tier, unknown).notes == outcome.notes and gpu.profiles == 1, "the control"
 
 
 def test_baselines_that_were_not_timed_are_named(gpu: FakeGpu) -> None:
