@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
+from ptxgym.device.cuda.job import orders
 from ptxgym.device.cuda.model import Witness
 from ptxgym.device.cuda.roofline import BF16_FLOP_PER_CLOCK
 from ptxgym.device.protocol import InstructionCount
 from ptxgym.judge.evidence import TARGET_COVERAGE
 from ptxgym.judge.judge import Judgement
-from ptxgym.plan.model import Copy, LaunchPlan, Memset
+from ptxgym.plan.model import Copy, Launch, LaunchPlan, Memset
 from ptxgym.reward import credited_coverage, score
 from ptxgym.verdict import Evidence, KernelProfile, Status, Timing
 
@@ -139,23 +140,30 @@ def duration_problem(plan: LaunchPlan, durations_us: Sequence[float], timed_us: 
     """Say that a kernel behaves differently under the profiler, or None where the durations agree.
 
     The profiler runs one launch at a time and sees nothing between them. When timed, streams may run beside each other,
-    so that the longest of them is the least; gaps, fills and copies come on top.
+    and in one stream a launch beside the one before it, if it is programmatic. So the longest of what runs beside each
+    other is the least; gaps, fills and copies come on top.
 
     Args:
         plan: What was run both times.
         durations_us: Of each launch, under the profiler.
         timed_us: Of the whole call, timed.
     """
-    streams: dict[int, float] = {}
-    for launch, duration_us in zip(plan.launches, durations_us, strict=True):
-        streams[launch.stream] = streams.get(launch.stream, 0.0) + duration_us
+    ordered = zip(plan.operations, orders(plan.operations), strict=True)
+    programmatic = [order.programmatic for operation, order in ordered if isinstance(operation, Launch)]
+    over_us: dict[int, float] = {}  # by stream, of what is over before the last launch begins,
+    longest_us: dict[int, float] = {}  # and the longest of that launch and of those that it may run beside
+    for launch, beside, duration_us in zip(plan.launches, programmatic, durations_us, strict=True):
+        at, last_us = launch.stream, longest_us.get(launch.stream, 0.0)
+        over_us[at] = over_us.get(at, 0.0) + (0.0 if beside else last_us)
+        longest_us[at] = max(last_us, duration_us) if beside else duration_us
     moved_bytes = sum(
         one.count * one.width_bytes if isinstance(one, Memset) else one.size_bytes
         for one in plan.operations
         if isinstance(one, Memset | Copy)
     )
     beside_us = GAP_US * len(plan.operations) + moved_bytes / LEAST_BYTES_PER_US
-    least_us, most_us = max(streams.values(), default=0.0), sum(durations_us)
+    least_us = max((over_us[stream] + longest_us[stream] for stream in over_us), default=0.0)
+    most_us = sum(durations_us)
     if least_us <= DURATION_AGREES * timed_us + GAP_US and timed_us <= DURATION_AGREES * most_us + beside_us:
         return None
     return (

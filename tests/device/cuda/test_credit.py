@@ -56,8 +56,11 @@ def plan(*operations: Launch | Memset | Copy) -> LaunchPlan:
     )  # fmt: skip
 
 
-def launch(stream: int = 0) -> Launch:
-    return Launch(kernel="k", grid=(1, 1, 1), block=(32, 1, 1), dynamic_smem_bytes=0, params=(), stream=stream)
+def launch(stream: int = 0, programmatic: bool = False) -> Launch:
+    return Launch(
+        kernel="k", grid=(1, 1, 1), block=(32, 1, 1), dynamic_smem_bytes=0, params=(), stream=stream,
+        programmatic=programmatic,
+    )  # fmt: skip
 
 
 FILL = Memset(target=BufferRef(buffer="C"), value=0, width_bytes=4, count=25_000_000)
@@ -73,6 +76,14 @@ FILL = Memset(target=BufferRef(buffer="C"), value=0, width_bytes=4, count=25_000
         ((launch(), launch()), (400.0, 400.0), 410.0, False),
         ((launch(), launch(stream=3)), (400.0, 400.0), 410.0, True),  # beside each other
         ((launch(), launch(stream=3)), (400.0, 400.0), 200.0, False),
+        ((launch(), *[launch(programmatic=True)] * 3), (600.0,) * 4, 650.0, True),  # each beside the one before it
+        ((launch(), *[launch(programmatic=True)] * 3), (600.0,) * 4, 2400.0, True),
+        ((launch(), *[launch(programmatic=True)] * 3), (600.0,) * 4, 300.0, False),
+        ((launch(programmatic=True), launch()), (600.0,) * 2, 650.0, False),
+        ((launch(), launch(programmatic=True), launch()), (600.0,) * 3, 650.0, False),
+        ((launch(), launch(programmatic=True), launch()), (600.0,) * 3, 1250.0, True),
+        ((launch(), FILL, launch(programmatic=True)), (600.0,) * 2, 650.0, False),  # replayed as an ordinary one
+        ((launch(), launch(3, programmatic=True)), (400.0, 400.0), 410.0, True),
         ((FILL, launch()), (100.0,), 190.0, True),  # the fill is not profiled
         ((launch(),), (100.0,), 190.0, False),
         (tuple(launch() for _ in range(20)), (2.0,) * 20, 140.0, True),  # gaps between short kernels
