@@ -13,10 +13,10 @@ from collections.abc import Iterator
 
 LENGTH = 12
 """Tokens of a shingle. Shorter runs are shared by all CUDA code, longer ones are broken by any edit."""
-_TOKEN = re.compile(
-    r"//[^\n]*|/\*.*?\*/|(?P<token>\"(?:\\.|[^\"\\\n])*\"|[A-Za-z_]\w*|\d[\w.']*|::|<<|>>|->|[-+*/%&|^=<>!]=?|\S)",
-    re.DOTALL,
-)
+_COMMENT = r"//[^\n]*|/\*.*?(?:\*/|\Z)"
+_WORD = r"[A-Za-z_]\w*|\d[\w.']*|::|<<|>>|->|[-+*/%&|^=<>!]=?|[^\s\"]"
+_TOKEN = re.compile(rf"{_COMMENT}|(?P<open>\"(?:\\.|[^\"\\\n])*+)(?P<close>\")?|(?P<token>{_WORD})", re.DOTALL)
+_NO_STRING = re.compile(rf"{_COMMENT}|(?P<token>{_WORD})", re.DOTALL)
 _IN_STRING = re.compile(r"[A-Za-z_.][\w.:]*|%\d+|\S")
 _KEPT = re.compile(
     r"__(?:device|global|shared|forceinline|grid_constant|launch_bounds)__|__sync\w+|asm|auto|blockIdx|bool|break|case|char"
@@ -34,14 +34,18 @@ def tokens(text: str) -> tuple[str, ...]:
 
 
 def _tokens(text: str) -> Iterator[str]:
-    for match in _TOKEN.finditer(text):
-        token = match["token"]
-        if token is None:
+    at = no_string_before = 0  # where a quote is not closed in its line, none after it is: each is looked at once
+    while match := (_NO_STRING if at < no_string_before else _TOKEN).search(text, at):
+        if at < no_string_before <= match.start():
+            at = no_string_before
             continue
-        if token.startswith('"'):
-            yield from _IN_STRING.findall(token[1:-1])
-        else:
+        at = match.end()
+        if token := match["token"]:
             yield token
+        elif match.re is _TOKEN and match["close"]:
+            yield from _IN_STRING.findall(match["open"][1:])
+        elif match.re is _TOKEN and match["open"]:
+            no_string_before, at = at, match.start() + 1
 
 
 @functools.lru_cache(maxsize=4096)

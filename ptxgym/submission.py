@@ -15,7 +15,7 @@ MAX_SOURCE_BYTES = 256 * 1024
 CUDA_LABELS = frozenset({"cuda", "cu", "cpp", "c++", "cc", "cxx", "c", "cuda-cpp", "cuda-c++", "cudacpp", "cuda_cpp"})
 """Labels of fenced blocks that are taken for CUDA C++ without a look at their text."""
 
-_FENCE = re.compile(r"^[ \t]{0,3}(?P<marks>`{3,}|~{3,})[ \t]*(?P<label>[^\s`{]*)[^\n`]*$", re.MULTILINE)
+_FENCE = re.compile(r"^[ \t]{0,3}(?P<marks>`{3,}+|~{3,}+)[ \t]*+(?P<label>[^\s`{]*+)[^\n`]*+$", re.MULTILINE)
 _LOOKS_LIKE_KERNEL = re.compile(r'__global__|\bextern\s*"C"|#\s*include\s*[<"]cuda')
 _NOT_TEXT = re.compile(r"[\x00-\x08\x0e-\x1f\x7f\ud800-\udfff]")
 _BACKTICKS = re.compile(r"^[ \t]*```", re.MULTILINE)

@@ -51,3 +51,12 @@ def test_a_part_s_own_runs_and_those_that_straddle_it() -> None:
 def test_any_text_contains_itself(text: str) -> None:
     own = shingles(text)
     assert contained(own, own) == (1.0 if own else 0.0)
+
+
+@pytest.mark.parametrize("unit", ['\\"', "/*", '"\\\n'])
+def test_what_is_left_open_takes_linear_time(unit: str) -> None:
+    assert tokens(f"a {unit * 99_999}")[0] == "a"
+
+
+def test_an_open_string_is_read_as_code() -> None:
+    assert tokens('a "b c\\"d // e\n"f.g" h') == ("a", "b", "c", "\\", "d", "f.g", "h")

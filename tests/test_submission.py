@@ -158,3 +158,14 @@ def test_an_answer_that_reached_its_limit_holds_what_was_complete() -> None:
     for answer in ("", "I think", KERNEL, f"```cuda\n{KERNEL}"):
         assert extract(answer, cut_off=True).code == "truncated_response"
     assert extract(KERNEL).text == KERNEL and extract("I think").code == "no_code"
+
+
+@pytest.mark.parametrize("line", ["```" + " " * 99_999, "```" + "a" * 99_999, "~" * 99_999, "``` a" * 20_000])
+def test_a_long_line_that_is_no_fence_takes_linear_time(line: str) -> None:
+    assert extract(f"{line} `\n```cuda\n{KERNEL}```\n").text == KERNEL
+    assert check_text(f"// ```\n{line} `\n") is not None or line.startswith("~")
+
+
+@pytest.mark.parametrize("line", ["\\\n", '\\"'])
+def test_an_open_string_of_many_lines_takes_linear_time(line: str) -> None:
+    assert check_text(f'// ```\n"{line * 99_999}\nint x;\n') is None

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import re
 
+# Each alternative keeps what it began, to the end of the line or of the text where nothing closes it, and never goes
+# back: time is linear, whatever the text. Compilers take an open quote to the end of its line too.
 _COMMENT_OR_LITERAL = re.compile(
     r"""
-    //(?:[^\n\\]|\\.|\\\n)*              # line comment, which a backslash continues
+    //(?:[^\n\\]|\\.)*+                  # line comment, which a backslash continues
   | /\*.*?(?:\*/|\Z)                     # block comment
   | R"(?P<mark>[^()\\\s]{0,16})\(.*?(?:\)(?P=mark)"|\Z)   # raw string
-  | "(?:[^"\\\n]|\\.|\\\n)*"             # string
-  | '(?:[^'\\\n]|\\.)*'                  # character
+  | "(?:[^"\\\n]|\\.)*+"?                # string
+  | (?P<number>(?<!\w)[0-9](?:'?[\w.])*+) # number, whose digits quotes may separate
+  | '(?:[^'\\\n]|\\.)*+'?                # character
     """,
     re.VERBOSE | re.DOTALL,
 )
+_MAX_PATH = 4096
+"""PATH_MAX of Linux: what is longer opens no file."""
 _LITERAL_PATH = re.compile(
-    r'^[ \t]*#[ \t]*(?:include|include_next|import|embed)[ \t]*["<](?P<included>[^">\n]+)[">]'
-    r'|__has_(?:include|include_next|embed)[ \t]*\([ \t]*["<](?P<asked>[^">\n]+)[">]',
+    rf'^[ \t]*#[ \t]*(?:include|include_next|import|embed)[ \t]*["<](?P<included>[^">\n]{{1,{_MAX_PATH}}}+)[">]'
+    rf'|__has_(?:include|include_next|embed)[ \t]*\([ \t]*["<](?P<asked>[^">\n]{{1,{_MAX_PATH}}}+)[">]',
     re.MULTILINE,
 )
 _DIRECTIVE = re.compile(r"^[ \t]*#(?:[^\n\\]|\\.|\\\n)*", re.MULTILINE)
@@ -40,7 +45,11 @@ def blank_comments(text: str) -> str:
 
 def code_only(text: str) -> str:
     """Return `text` with every comment and literal replaced by spaces, so that offsets and lines stay."""
-    return _COMMENT_OR_LITERAL.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), text)
+
+    def blank(match: re.Match[str]) -> str:
+        return match.group() if match["number"] else re.sub(r"[^\n]", " ", match.group())
+
+    return _COMMENT_OR_LITERAL.sub(blank, text)
 
 
 def blank_directives(text: str) -> str:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from ptxgym.build.elf import exported_functions
 from ptxgym.build.entry import entry_name, translation_unit, written_signature
-from ptxgym.build.text import blank_comments, blank_directives, line_of, literal_foreign_path, ptx_code
+from ptxgym.build.text import blank_comments, blank_directives, code_only, line_of, literal_foreign_path, ptx_code
 from ptxgym.build.unconfined import foreign_file_in, has_host_assembly
 
 
@@ -20,6 +20,9 @@ from ptxgym.build.unconfined import foreign_file_in, has_host_assembly
         ('R"(// no)" // x', 'R"(// no)"     '),
         ("a // b \\\nc\nd", "a       \n \nd"),
         ("/* open", "       "),
+        ('"no \\\n// end" // x', '"no \\\n// end"     '),
+        ("1'000 // it's", "1'000        "),
+        ("u8'\"' // x", "u8'\"'     "),
     ],
 )
 def test_blank_comments(text, blanked):
@@ -33,6 +36,10 @@ def test_blanking_keeps_offsets_and_lines(text):
         assert len(result) == len(text)
         assert [i for i, c in enumerate(result) if c == "\n"] == [i for i, c in enumerate(text) if c == "\n"]
         assert all(a == b or a == " " for a, b in zip(result, text, strict=True))
+
+
+def test_code_only_keeps_numbers():
+    assert code_only("f(1'000, 'a', \"b\", 0x1'0)") == "f(1'000,    ,    , 0x1'0)"
 
 
 def test_line_of():
@@ -146,15 +153,22 @@ def test_exported_functions_needs_an_elf_file(tmp_path):
         exported_functions(tmp_path / "x")
 
 
-LONG = 256 * 1024  # the largest submission; quadratic time would exceed the suite's limit
+LONG = 100_000  # quadratic time would exceed the suite's limit
+UNITS = ["a ", 'R"(', "run ", "run(", "//", '"\n', "{", "\\\n", '\\"', "\\'", "1'", "/*", "__has_include(<", "#/*"]
 
 
-@pytest.mark.parametrize("unit", ["a ", 'R"(', "run ", "run(", "//", '"\n', "{"])
-def test_long_texts_take_linear_time(unit):
-    text = unit * (LONG // len(unit))
-    assert len(blank_comments(text)) == len(text)
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("before", ["", '"'])
+def test_long_texts_take_linear_time(before, unit):
+    text = before + unit * (LONG // len(unit))
+    assert len(blank_comments(text)) == len(code_only(text)) == len(text)
     assert literal_foreign_path(text) is None
     assert written_signature(text, "run") is None
+
+
+def test_paths_after_what_is_left_open_are_found():
+    assert literal_foreign_path('#if 0\ndon\'t /*\n#endif\n#include "/etc/passwd" // */\n') == "/etc/passwd"
+    assert literal_foreign_path('#if __has_include(<a>) || __has_include("/etc/passwd")\n') == "/etc/passwd"
 
 
 def test_an_open_raw_string_hides_the_rest():
