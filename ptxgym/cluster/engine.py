@@ -8,9 +8,10 @@ import os
 import queue
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ptxgym.cluster.jobs import Asker, Work
 from ptxgym.cluster.protocol import ServiceStatus, Ticket
@@ -65,7 +66,10 @@ class Engine:
         """
         self._results, self._backend, self._hire_one, self._grown = results, backend, hire, grown
         self._expected = dict(expected)
-        self._measuring: dict[str, Description] = {}
+        self._known = {role.name: role for role in roles}
+        self._denied: set[str] = set()
+        """Roles that no try will ever fill."""
+        self._measuring: defaultdict[str, Future[Description]] = defaultdict(Future)
         """The first worker that measures for each architecture."""
         self._accepting = threading.Lock()
         self._owner = os.getpid()
@@ -83,7 +87,6 @@ class Engine:
         self._lost = ""
         """Why no worker can be reached any more."""
         self._versions: Future[Mapping[str, str]] = Future()
-        self._described: dict[str, Future[Description]] = {role.name: Future() for role in roles}
         self._scheduler = Scheduler(
             roles,
             limits,
@@ -136,9 +139,11 @@ class Engine:
         """
         return self._wait(self._versions, limit_s)
 
-    def description(self, role: Role, limit_s: float) -> Description:
-        """Wait for the first worker of a role, and return what it says of itself; raises as `versions`."""
-        return self._wait(self._described[role.name], limit_s)
+    def measuring(self, arch: str, limit_s: float) -> Description:
+        """Wait for the first worker that measures for `arch`; return what it says of itself, or raise as `versions`."""
+        with self._accepting:
+            first = self._measuring[arch]
+        return self._wait(first, limit_s)
 
     @property
     def failed(self) -> bool:
@@ -233,8 +238,14 @@ class Engine:
         assert self._grown is not None
         while not self._over.wait(GROW_S) and not self._lost:
             with contextlib.suppress(InfrastructureError, ResourcesMissing):  # a node that went may come back
-                fresh = [role for role in self._grown() if role.name not in self._described]
-                self._described |= {role.name: Future() for role in fresh}
+                fresh = [role for role in self._grown() if role.name not in self._known]
+                with self._accepting:
+                    self._known |= {role.name: role for role in fresh}
+                    for role in fresh:  # who was told that nobody will ever come up was told too early
+                        if _failed(self._versions):
+                            self._versions = Future()
+                        if role.arch is not None and _failed(self._measuring[role.arch]):
+                            self._measuring[role.arch] = Future()
                 if fresh:
                     self._inbox.put(functools.partial(self._scheduler.enlist, fresh))
 
@@ -247,9 +258,7 @@ class Engine:
                 worker = self._accepted(role)
             except BaseException as error:
                 if not isinstance(error, InfrastructureError):
-                    _settle(self._described[role.name], error)
-                    if all(said.done() and said.exception() for said in list(self._described.values())):
-                        _settle(self._versions, error)  # nobody is left who might come up
+                    self._deny(role, error)
                 coming.set_exception(error)
             else:
                 with self._handing:
@@ -275,19 +284,28 @@ class Engine:
                     f"{worker.place} has {', '.join(differ)}; verdicts would differ: install the same on all nodes"
                 )
             _settle(self._versions, dict(worker.description.versions))
-            _settle(self._described[role.name], worker.description)
             if role.arch is not None:
-                self._measuring.setdefault(role.arch, worker.description)
+                _settle(self._measuring[role.arch], worker.description)
         return worker
+
+    def _deny(self, role: Role, error: BaseException) -> None:
+        """Note that a role will never be filled; tell who waits for a first worker, where nobody else might come up."""
+        with self._accepting:
+            self._denied.add(role.name)
+            left = [other for other in self._known.values() if other.name not in self._denied]
+            if role.arch is not None and not any(other.arch == role.arch for other in left):
+                _settle(self._measuring[role.arch], error)
+            if not left:
+                _settle(self._versions, error)
 
     def _differences(self, role: Role, found: Description) -> list[str]:
         """Say where a worker differs from what is expected, and from the first that was accepted."""
-        known = self._versions.done() and self._versions.exception() is None
+        known = self._versions.done() and not _failed(self._versions)
         first = self._versions.result() if known else {}
         wanted = {**first, **self._expected}
         mine = dict(found.versions)
-        if role.arch in self._measuring and found.gpu is not None:
-            measuring = self._measuring[role.arch].gpu
+        if role.arch is not None and self._measuring[role.arch].done() and found.gpu is not None:
+            measuring = self._measuring[role.arch].result().gpu
             assert measuring is not None
             wanted |= {"GPU": measuring.name, "driver": measuring.driver}
             mine |= {"GPU": found.gpu.name, "driver": found.gpu.driver}
@@ -300,6 +318,10 @@ class Engine:
             self._results.put(key, verdict)
         except Exception:  # a full disk, or what cannot be written: whoever asked gets it all the same
             self._scheduler.counters["unsaved"] += 1
+
+
+def _failed(future: Future[Any]) -> bool:
+    return future.done() and future.exception() is not None
 
 
 def _settle(future: Future[T], value: T | BaseException) -> None:

@@ -248,8 +248,7 @@ class EvaluationService(Evaluator):
         """Return the GPU; waits for its worker up to a time by `time.monotonic`."""
         if not self.fleet.measures(arch):
             return None
-        role = next(role for role in self.fleet.roles() if role.arch == arch)
-        return self._engine_started().description(role, max(until - time.monotonic(), 0.0)).gpu
+        return self._engine_started().measuring(arch, max(until - time.monotonic(), 0.0)).gpu
 
     def close(self) -> None:
         """End the workers; whoever still waits gets an `InfrastructureError`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import queue
 import threading
 import time
@@ -93,13 +94,56 @@ def test_a_role_that_can_never_be_filled_is_no_obstacle_to_the_others(others: bo
     backend: Any = Nowhere()
     made = engine.Engine([GPU, CPU], Limits(1, 0), Results(None), backend, hire, {})
     with pytest.raises(UsageError, match="no H200 0 here"):
-        made.description(GPU, 30)
+        made.measuring("h100", 30)
     tried.set()
     if others:
         assert made.versions(30) == {"ptxgym": "1"}
     else:
         with pytest.raises(UsageError, match="no cpu 0 here"):
             made.versions(30)
+    made.close()
+
+
+@pytest.mark.parametrize("error", [UsageError("no such GPU"), InfrastructureError("the GPU is not well")])
+def test_a_gpu_that_never_comes_up_is_no_obstacle_to_measuring_on_another(error: Exception) -> None:
+    tried = threading.Event()
+
+    def hire(role: Role, tell: object) -> Any:
+        if role is GPU:
+            tried.set()
+            raise error
+        assert tried.wait(30)
+        return Hired("H200 1", "there")
+
+    backend: Any = Nowhere()
+    other = dataclasses.replace(GPU, name="H200 1")
+    made = engine.Engine([GPU, other], Limits(1, 0), Results(None), backend, hire, {})
+    assert made.measuring("h100", 30) == Hired.description
+    made.close()
+
+
+def test_a_node_that_joins_brings_what_nobody_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "GROW_S", 0.01)
+    other, told = dataclasses.replace(GPU, name="H200 1"), threading.Event()
+
+    def hire(role: Role, tell: object) -> Any:
+        if role is GPU:
+            raise UsageError("no such GPU")
+        return Hired("H200 1", "there")
+
+    def look() -> list[Role]:
+        return [GPU, other] if told.is_set() else [GPU]
+
+    backend: Any = Nowhere()
+    made = engine.Engine([GPU], Limits(1, 0), Results(None), backend, hire, {}, look)
+    with pytest.raises(UsageError, match="no such GPU"):
+        made.measuring("h100", 30)
+    with pytest.raises(UsageError, match="no such GPU"):
+        made.versions(30)
+    told.set()
+    while not made.status().workers:
+        time.sleep(0.01)
+    assert made.measuring("h100", 30) == Hired.description and made.versions(30) == {"ptxgym": "1"}
     made.close()
 
 

@@ -416,7 +416,7 @@ class LateEngine:
         self.now = max(self.now, self._up_at)
         return {}
 
-    def description(self, role, limit_s):
+    def measuring(self, arch, limit_s):
         self.versions(limit_s)
         return Description("here", {}, Gpu("GPU-1", 0, "NVIDIA H200", (9, 0), 1 << 37, "580"))
 
