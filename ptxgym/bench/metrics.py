@@ -11,7 +11,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from ptxgym.bench.statistics import Count, Interval, best_of, bootstrap_ratio, compare, holm, wilson
 from ptxgym.errors import ContentError
@@ -63,6 +63,8 @@ class Trajectory:
     """Whether its kernels were emulated, so that no speed was measured."""
     again: Outcome | None = None
     """The best kernel under new conditions, where it was judged once more."""
+    given: int | None = None
+    """How many turns it might play. None where more would change nothing, as of an anchor, or where nothing says it."""
 
     def within(self, turns: int, metric: Metric) -> bool:
         """Return whether one of the first `turns` kernels is right, or right on target instructions."""
@@ -95,7 +97,7 @@ class Cell:
     trajectories: int
     turns: int
     correct: Mapping[int, Rate]
-    """By number of turns."""
+    """By number of turns, as far as each trajectory was given so many."""
     target: Mapping[int, Rate]
     correct_turns: Interval
     """Share of all turns, with the interval of a bootstrap over trajectories."""
@@ -124,9 +126,10 @@ def trajectories(stored: StoredRun) -> tuple[Trajectory, ...]:
         if episode.status == "infra" or not played:
             continue
         found = again.get(episode.id)
+        given = _given(stored.record, episode.agent)
         arch = played[0].verdict.provenance.arch
         second = outcome_of(found.verdict, found.turn) if found else None
-        result.append(_trajectory(episode, played, arch, second, emulated(stored.record, episode.id, played)))
+        result.append(_trajectory(episode, played, arch, second, emulated(stored.record, episode.id, played), given))
     return tuple(result)
 
 
@@ -173,12 +176,17 @@ def horizons(turns: int) -> tuple[int, ...]:
     return tuple(sorted({*(each for each in HORIZONS if each < turns), turns}))
 
 
+def comparable(found: Iterable[Trajectory], turns: int) -> int:
+    """Return within how many turns trajectories can be compared: `turns`, or as many as each of them was given."""
+    return min([turns, *(one.given for one in found if one.given is not None)])
+
+
 def cell(found: Sequence[Trajectory], within: Sequence[int]) -> Cell:
     """Summarise trajectories of one model.
 
     Args:
         found: At least one, of any tasks.
-        within: Numbers of turns.
+        within: Numbers of turns; those that a trajectory was not given have no rate.
 
     Raises:
         ValueError: if there is no trajectory.
@@ -187,6 +195,7 @@ def cell(found: Sequence[Trajectory], within: Sequence[int]) -> Cell:
         raise ValueError("no trajectory ended, so there is nothing to summarise")
     played = [len(one.outcomes) for one in found]
     last = max(within)
+    told = [turns for turns in within if turns <= comparable(found, turns)]
     solved = sum(one.within(last, "target") for one in found)
     prices = [one.cost_usd for one in found]
     cost = None if None in prices else sum(price for price in prices if price is not None)
@@ -196,8 +205,8 @@ def cell(found: Sequence[Trajectory], within: Sequence[int]) -> Cell:
     return Cell(
         trajectories=len(found),
         turns=sum(played),
-        correct={turns: rate(found, turns, "correct") for turns in within},
-        target={turns: rate(found, turns, "target") for turns in within},
+        correct={turns: rate(found, turns, "correct") for turns in told},
+        target={turns: rate(found, turns, "target") for turns in told},
         correct_turns=bootstrap_ratio([sum(each.correct for each in one.outcomes) for one in found], played),
         target_turns=bootstrap_ratio([sum(each.target for each in one.outcomes) for one in found], played),
         failures=dict(failures.most_common()),
@@ -261,6 +270,8 @@ def failures_by_turn(found: Iterable[Trajectory]) -> dict[int, dict[str, int]]:
 class Shift:
     """What one model gains or loses between two environments."""
 
+    turns: int
+    """Within which success counts."""
     before: Rate
     after: Rate
     difference: float
@@ -271,14 +282,21 @@ class Shift:
 def shift(before: Sequence[Trajectory], after: Sequence[Trajectory], turns: int, metric: Metric = "target") -> Shift:
     """Compare the same model on two environments, such as an operator on two GPU generations.
 
+    Args:
+        before: On the first.
+        after: On the second.
+        turns: Within which success counts, as far as both were given so many.
+        metric: What counts as success.
+
     Raises:
         ValueError: if it has no trajectory on one of them.
     """
+    turns = comparable([*before, *after], turns)
     one, other = rate(before, turns, metric), rate(after, turns, metric)
     if not one.total or not other.total:
         raise ValueError("a shift needs trajectories on both environments")
     found = compare({"": Count(other.successes, other.total)}, {"": Count(one.successes, one.total)})
-    return Shift(one, other, found.difference, found.p_value)
+    return Shift(turns, one, other, found.difference, found.p_value)
 
 
 @dataclass(frozen=True)
@@ -290,6 +308,8 @@ class Contrast:
     metric: Metric
     emulated: bool
     """Whether trajectories on the emulator are compared, or those that were measured: never one with the other."""
+    turns: int
+    """Within which success counts: no more than either was given."""
     tasks: int
     difference: float
     p_value: float
@@ -306,21 +326,34 @@ def contrasts(
 
     Args:
         groups: Trajectories by name; anchors are better left out.
-        turns: Within which success counts.
+        turns: Within which success counts; fewer where one of the two was given fewer.
         metrics: What counts as success.
     """
     found: list[Contrast] = []
     for metric, kind, (one, other) in itertools.product(metrics, (True, False), itertools.combinations(groups, 2)):
         first, second = ([each for each in groups[name] if each.emulated is kind] for name in (one, other))
-        result = compare(_counts(first, turns, metric), _counts(second, turns, metric))
+        both = comparable([*first, *second], turns)
+        result = compare(_counts(first, both, metric), _counts(second, both, metric))
         if result.tasks:
-            found.append(Contrast(one, other, metric, kind, result.tasks, result.difference, result.p_value, 1.0))
+            found.append(Contrast(one, other, metric, kind, both, result.tasks, result.difference, result.p_value, 1.0))
     corrected = holm([each.p_value for each in found])
     return tuple(replace(each, corrected=after) for each, after in zip(found, corrected, strict=True))
 
 
+def _given(record: RunRecord, agent: str) -> int | None:
+    recipe: Any = record.sweep.get("recipe") or {}
+    spec: Any = next((each for each in recipe.get("agents", ()) if each.get("label") == agent), {})
+    turns: int | None = spec.get("turns") or recipe.get("turns")
+    return None if spec.get("anchor") else turns  # an anchor always answers the same
+
+
 def _trajectory(
-    episode: EpisodeRecord, played: Sequence[TurnRecord], arch: str, again: Outcome | None, emulated: bool
+    episode: EpisodeRecord,
+    played: Sequence[TurnRecord],
+    arch: str,
+    again: Outcome | None,
+    emulated: bool,
+    given: int | None,
 ) -> Trajectory:
     usage = episode.usage
     variant = episode.variant or "base"
@@ -335,6 +368,7 @@ def _trajectory(
         cost_usd=usage.cost_usd,
         emulated=emulated,
         again=again,
+        given=given,
     )
 
 

@@ -11,6 +11,7 @@ from ptxgym.bench.metrics import (
     Trajectory,
     best_speedup,
     cell,
+    comparable,
     contrasts,
     grouped,
     horizons,
@@ -55,9 +56,9 @@ def rates(recipe: Recipe, found: Sequence[Trajectory]) -> Table:
                     arm,
                     agent,
                     str(summary.trajectories),
-                    *(_count(summary.correct[turns]) for turns in within),
-                    *(_count(summary.target[turns]) for turns in within),
-                    _span(summary.target[last].interval),
+                    *(_count(summary.correct.get(turns)) for turns in within),
+                    *(_count(summary.target.get(turns)) for turns in within),
+                    _span(summary.target[last].interval) if last in summary.target else NONE,
                     _speed(group, drawn, last),
                     _count(summary.confirmed),
                 )
@@ -82,8 +83,8 @@ def totals(recipe: Recipe, found: Sequence[Trajectory]) -> Table:
                 arch,
                 arm,
                 agent,
-                _count(summary.correct[last]),
-                _count(summary.target[last]),
+                _count(summary.correct.get(last)),
+                _count(summary.target.get(last)),
                 _share(summary.correct_turns),
                 _share(summary.target_turns),
                 _fast(summary),
@@ -120,14 +121,15 @@ def comparisons(recipe: Recipe, found: Sequence[Trajectory]) -> Table:
             " / ".join(each.second),
             "emulated" if each.emulated else "measured",
             str(each.tasks),
+            str(each.turns),
             f"{each.difference:+.0%}",
             f"{each.p_value:.2g}",
             f"{each.corrected:.2g}",
         )
         for each in contrasts(groups, recipe.turns)
     )
-    columns = ("agent / arm", "against", "judged", "tasks", "difference", "p", "p corrected")
-    notes = (f"Target ≤{recipe.turns}, exact permutation test within tasks, two-sided; Holm over all rows.",)
+    columns = ("agent / arm", "against", "judged", "tasks", "turns", "difference", "p", "p corrected")
+    notes = ("Target within so many turns, exact permutation test within tasks, two-sided; Holm over all rows.",)
     return Table("Comparisons, paired by task", columns, rows, notes)
 
 
@@ -148,17 +150,18 @@ def transfers(recipe: Recipe, found: Sequence[Trajectory]) -> Table:
                     f"{pair.before} → {pair.after}",
                     arm,
                     agent,
+                    str(moved.turns),
                     f"{_count(moved.before)} {_judged(one)}",
                     f"{_count(moved.after)} {_judged(other)}",
                     f"{moved.difference:+.0%}" if alike else NONE,
                     f"{moved.p_value:.2g}" if alike else NONE,
                 )
             )
-    columns = ("transfer", "arm", "agent", "before", "after", "difference", "p")
+    columns = ("transfer", "arm", "agent", "turns", "before", "after", "difference", "p")
     notes = ["p: Fisher's exact test, not corrected."]
     if any(row[-1] == NONE for row in rows):
         notes.append("What was emulated is not compared with what was measured.")
-    return Table(f"Transfer, target ≤{recipe.turns}", columns, tuple(rows), tuple(notes))
+    return Table("Transfer, target within so many turns", columns, tuple(rows), tuple(notes))
 
 
 def _ordered(recipe: Recipe, found: Sequence[Trajectory]) -> list[Trajectory]:
@@ -175,6 +178,10 @@ def _ordered(recipe: Recipe, found: Sequence[Trajectory]) -> list[Trajectory]:
 
 def _reading(recipe: Recipe, found: Sequence[Trajectory]) -> tuple[str, ...]:
     notes = [f"target: right, on target instructions. Interval: Wilson, of target ≤{recipe.turns}."]
+    if comparable(found, recipe.turns) < recipe.turns:
+        notes.append(
+            "-: within more turns than the agent was given. Speed, turns and tokens are of all that it was given."
+        )
     if any(one.emulated for one in found):
         notes.append("emulated: the emulator takes no times, so there is no speed-up.")
     if any(not one.emulated and one.again is None and one.fastest(recipe.turns) for one in found):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ptxgym.bench.metrics import Metric, failures_by_turn, rate
+from ptxgym.bench.metrics import Metric, comparable, failures_by_turn, rate
 from ptxgym.report.drawing import ANCHOR_COLOUR, WIDTH, Chart, Series, colour_of_models, draw, joined, kinds
 from ptxgym.report.text import visible
 
@@ -43,7 +43,7 @@ def progress(series: Sequence[Series], turns: int) -> Chart:
         for one in series
         for condition in (conditions[one.judged] if one.anchor else (one.condition,))
         for metric, title in _METRICS
-        for turn in range(1, turns + 1)
+        for turn in range(1, comparable(one.found, turns) + 1)
         for found in (rate(one.found, turn, metric).interval,)
     ]  # fmt: skip
     _name_anchors(rows, turns)
@@ -91,7 +91,7 @@ def progress(series: Sequence[Series], turns: int) -> Chart:
         "progress",
         "Correctness by turn",
         "Share of trajectories that hold a right kernel within so many turns, over all environments. Bars: 95 % "
-        "intervals (Wilson) over trajectories. Dotted: anchors.",
+        "intervals (Wilson) over trajectories. Dotted: anchors. A line ends with the turns that its agent was given.",
         draw(spec),
     )
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import ptxgym
 from ptxgym import similarity
-from ptxgym.bench.metrics import FAST, emulated, horizons
+from ptxgym.bench.metrics import FAST, comparable, emulated, horizons
 from ptxgym.bench.tables import transfers
 from ptxgym.report import extra
 from ptxgym.report.charts import REASONS, charts
@@ -85,6 +85,7 @@ def render(stored: Sequence[StoredRun]) -> str:
         turns=turns,
         many_runs=len(runs) > 1,
         many_arms=len({group.arm for group in found if not group.anchor}) > 1,
+        fewer=any(comparable(group.found, turns) < turns for group in found),
         models=len({(group.run, group.agent) for group in found if not group.anchor}),
         environments=len({one.task for group in found for one in group.found}),
         trajectories=sum(len(group.found) for group in found),

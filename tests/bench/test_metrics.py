@@ -205,6 +205,38 @@ def test_models_are_compared_task_by_task() -> None:
     assert (found[0].corrected, found[1].corrected) == (pytest.approx(2 * found[0].p_value), 1.0)
 
 
+def test_models_are_compared_within_what_both_were_given() -> None:
+    """Alike up to turn 4; the one plays on."""
+    solved_at = (4, 6, 6, 9)  # 9: never
+
+    def played(agent: str, turns: int, given: int | None) -> list[Trajectory]:
+        kernels = (["t" if turn == at else "-" for turn in range(1, turns + 1)] for at in solved_at * 3)
+        return [one(*each, agent=agent, given=given) for each in kernels]
+
+    four, eight = played("four", 4, 4), played("eight", 8, 8)
+    (fair,) = contrasts({("four",): four, ("eight",): eight}, 8)
+    assert (fair.turns, fair.difference, fair.p_value) == (4, 0.0, 1.0)
+    (unfair,) = contrasts({("four",): played("four", 4, 8), ("eight",): eight}, 8)  # the control: it gave up
+    assert (unfair.turns, unfair.difference) == (8, 3 / 12 - 9 / 12)
+    assert cell(four, (1, 4, 8)).target == {1: Rate(0, 12), 4: Rate(3, 12)}
+    assert cell(eight, (1, 4, 8)).target == {1: Rate(0, 12), 4: Rate(3, 12), 8: Rate(9, 12)}
+    assert cell(four, (8,)).correct == {}
+    assert cell(played("anchor", 4, None), (8,)).target == {8: Rate(3, 12)}
+    moved = shift(four, eight, 8)
+    assert (moved.turns, moved.before, moved.after) == (4, Rate(3, 12), Rate(3, 12))
+
+
+def test_what_a_model_was_given_is_what_the_recipe_says() -> None:
+    agents = [{"label": "anchor", "anchor": True, "turns": 1}, {"label": "few", "turns": 2}, {"label": "many"}]
+    record = front(sweep={"recipe": {"turns": 4, "agents": agents}})
+    labels = ("anchor", "few", "many")
+    episodes = [episode(label, agent=label) for label in labels]
+    turns = [turn(label, 1, verdict()) for label in labels]
+    found = trajectories(StoredRun(Path("run"), record, tuple(episodes), tuple(turns), ()))
+    assert {each.agent: each.given for each in found} == {"anchor": None, "few": 2, "many": 4}
+    assert {each.given for each in trajectories(stored(episodes, turns))} == {None}
+
+
 def test_what_is_emulated_is_not_compared_with_what_is_measured() -> None:
     """Pooled, the two would differ; on either device they do not."""
     kinds = {True: ("t", "-"), False: ("-", "t")}
@@ -252,15 +284,35 @@ def test_tables_say_what_is_not_measured_and_leave_anchors_out_of_tests() -> Non
     assert any("--remeasure" in note for note in rates.notes)
     assert any("takes no times" in note for note in rates.notes)
     (versus,) = shown["Comparisons, paired by task"].rows
-    assert versus[:4] == ("m / none", "w / none", "measured", "1")
-    moved = shown["Transfer, target ≤2"]
+    assert versus[:5] == ("m / none", "w / none", "measured", "1", "2")
+    moved = shown["Transfer, target within so many turns"]
     assert [row[2:] for row in moved.rows] == [
-        ("oracle", "1/1 measured", "0/1 emulated", "-", "-"), ("m", "1/2 measured", "1/1 emulated", "-", "-"),
+        ("oracle", "2", "1/1 measured", "0/1 emulated", "-", "-"),
+        ("m", "2", "1/2 measured", "1/1 emulated", "-", "-"),
     ]  # fmt: skip
     assert moved.notes[-1] == "What was emulated is not compared with what was measured."
     same = [replace(each, emulated=False) for each in found]
-    alike = {table.title: table for table in tables(recipe(), same)}["Transfer, target ≤2"]
-    assert [row[5] for row in alike.rows] == ["-100%", "+50%"] and len(alike.notes) == 1
+    alike = {table.title: table for table in tables(recipe(), same)}[moved.title]
+    assert [row[6] for row in alike.rows] == ["-100%", "+50%"] and len(alike.notes) == 1
     assert shown["Failed turns"].rows[1] == ("h100", "none", "m", "4", "2")
     assert tables(recipe(), []) == ()
-    assert "Transfer, target ≤2" not in {table.title for table in tables(recipe(transfers=()), found)}
+    assert moved.title not in {table.title for table in tables(recipe(transfers=()), found)}
+
+
+def test_tables_have_dashes_where_an_agent_was_given_fewer_turns() -> None:
+    found = [one("t", agent="oracle"), *[one("-", "t", agent="m", given=2)] * 2, *[one("-", agent="w", given=1)] * 2]
+    shown = {table.title: table for table in tables(recipe(), found)}
+    rates = shown["Trajectories that succeed within so many turns"]
+    at = rates.columns.index("target ≤1")
+    assert {row[2]: row[at : at + 3] for row in rates.rows} == {
+        "oracle": ("1/1", "1/1", "21%–100%"), "m": ("0/2", "2/2", "34%–100%"), "w": ("0/2", "-", "-"),
+    }  # fmt: skip
+    assert any("more turns than the agent was given" in note for note in rates.notes)
+    totals = shown["All operators"]
+    assert {row[2]: row[totals.columns.index("target ≤2")] for row in totals.rows}["w"] == "-"
+    (versus,) = shown["Comparisons, paired by task"].rows
+    assert versus[3:6] == ("1", "1", "+0%")
+    alike = [replace(each, given=2) if each.agent == "w" else each for each in found]  # the control: it gave up
+    shown = {table.title: table for table in tables(recipe(), alike)}
+    assert shown["Comparisons, paired by task"].rows[0][3:6] == ("1", "2", "+100%")
+    assert not any("was given" in note for note in shown[rates.title].notes)

@@ -107,6 +107,28 @@ def test_the_same_environment_emulated_and_measured_has_a_group_of_columns_for_e
         assert "contract · emulated" in figure and "contract · measured" in figure
 
 
+def test_an_agent_with_fewer_turns_has_dashes_and_is_compared_within_them(stored: StoredRun) -> None:
+    sweep = json.loads(json.dumps(stored.record.sweep))
+    next(each for each in sweep["recipe"]["agents"] if each["label"] == "swift")["turns"] = 2
+    record = stored.record.model_copy(update={"sweep": sweep})
+    turns = tuple(turn for turn in stored.turns if "/swift/" not in turn.episode or turn.turn <= 2)
+    run = StoredRun(stored.folder, record, stored.episodes, turns, stored.remeasured)
+    page = Page(render([run]))
+    env = "ptxgym/Gemm-B200-v1"
+    rows = {(row[0], row[1]): row for row in page.parts("by-task")[env]}
+    right, target = (cell(*solved(run, "swift", "contract", env, 1, target)) for target in (False, True))
+    assert rows["swift", "contract"][2:6] == [right, "–", target, "–"]
+    assert "–" not in rows["patient", "contract"][2:6] and "–" not in rows["oracle anchor", "–"][2:6]
+    compared = {(row[0], row[1]): row for row in page.tables["versus"][2:]}
+    for pair, within in (
+        (("patient · contract", "swift · contract"), 2),
+        (("patient · contract", "frugal · contract"), 4),  # the control
+    ):
+        rates = [solved(run, each.partition(" ")[0], "contract", env, within, True) for each in pair]
+        difference = rates[0][0] / rates[0][1] - rates[1][0] / rates[1][1]
+        assert compared[pair][2:5] == ["1", str(within), f"{difference:+.0%}"], pair
+
+
 def test_rates_by_generation_are_sums_over_environments(page: Page, stored: StoredRun) -> None:
     rows = page.parts("by-arch")["Hopper (h100)"]
     row = next(row for row in rows if row[:2] == ["swift", "contract"])
