@@ -64,6 +64,8 @@ class Bench:
         """Whether evaluations come that need a profiler."""
         self._at_work = 0
         """Evaluations with an executor."""
+        self._running: set[Executor] = set()
+        """That evaluations have."""
         self._closed = False
         self._profilers_at_once = threading.BoundedSemaphore(PROFILERS_AT_ONCE)
         self._places = threading.BoundedSemaphore(AT_ONCE)
@@ -107,6 +109,11 @@ class Bench:
         self._closed = True
         self._executors.close()
         self._profilers.close()
+        with self._mutex:
+            running = list(self._running)
+        for executor in running:  # in a session of its own, so that it does not end with this process's group
+            with contextlib.suppress(InfrastructureError):
+                executor.kill()
         for one in self._closing:
             one.close()
 
@@ -158,6 +165,8 @@ class Bench:
             self._places.release()
             self._left()
             raise
+        with self._mutex:
+            self._running.add(running)
         try:
             yield running
         finally:  # taking a context down takes a tenth of a second, for which no verdict has to wait
@@ -175,6 +184,8 @@ class Bench:
                 running.kill()
             running.kill()  # where the lock was not granted; the dead stay dead
         finally:
+            with self._mutex:
+                self._running.discard(running)
             self._places.release()
             self._left()
 

@@ -1,6 +1,8 @@
 #include "wire.hpp"
 
+#include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -17,13 +19,20 @@ struct Prefix {
 };
 constexpr std::uint64_t max_body_bytes = std::uint64_t{1} << 30;
 
-constexpr unsigned grace_s = 10;
+constexpr std::chrono::seconds grace{10};
+constexpr std::chrono::milliseconds glance{10};
 
-// When the other side goes, this process goes too, though it may be waiting for a kernel that never ends.
+// Whether the candidate's kernels may be running: `launching` was sent, and no answer since.
+std::atomic<bool> kernels_run{false};
+
+// When the other side goes, this process goes too: at once while kernels run, which may never end, and which the device
+// lock that went with the other side no longer keeps apart from others' timed calls. Else it has some time for an end in
+// good order, which a profiler around this process needs.
 void leave_on_hangup(int socket) {
     pollfd watched{socket, POLLRDHUP, 0};
     while (poll(&watched, 1, -1) < 0 && errno == EINTR) {}
-    sleep(grace_s);  // for an end in good order, which a profiler around this process needs
+    const auto deadline = std::chrono::steady_clock::now() + grace;
+    while (!kernels_run && std::chrono::steady_clock::now() < deadline) std::this_thread::sleep_for(glance);
     _exit(0);
 }
 
@@ -79,6 +88,7 @@ bool Connection::read_all(unsigned char* target, std::size_t size, int* descript
 }
 
 void Connection::send(Answer answer, const Writer& body) {
+    kernels_run = answer == Answer::launching;
     const Prefix prefix{body.bytes().size(), static_cast<std::uint32_t>(answer), 0};
     const auto* start = reinterpret_cast<const unsigned char*>(&prefix);
     std::vector<unsigned char> all(start, start + sizeof prefix);

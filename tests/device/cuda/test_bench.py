@@ -262,6 +262,17 @@ def test_where_many_come_no_profiler_is_started_ahead(bench: Bench) -> None:
     assert len(profilers()) == benches.WARM_PROFILERS
 
 
+def test_closing_ends_what_evaluations_use(bench: Bench) -> None:
+    with bench._executor(PLANS):
+        pass
+    settle(lambda: bench._at_work == 0 and executors()[0].ended)
+    executors()[0].ended = False
+    with bench._executor(PLANS), bench._executor(PLANS):
+        assert not any(process.ended for process in executors())
+        bench.close()
+        assert [process.ended for process in executors()] == [False, True, True], "none that was given back"
+
+
 def test_failing_start_gives_its_place_back(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(benches.Executor, "failing", True, raising=False)
     for _ in range(2 * benches.AT_ONCE):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -249,6 +251,30 @@ def test_a_hang_under_a_wrapper_ends_both(fake: Fake) -> None:
     assert len(processes - children()) == 1
     running = subprocess.run(["pgrep", "-f", str(fake.folder)], capture_output=True, text=True, check=False).stdout
     assert running == ""
+
+
+@pytest.mark.parametrize("wrapper", [(), ("/usr/bin/env",)], ids=["bare", "wrapped"])
+def test_a_kernel_does_not_outlive_who_launched_it(fake: Fake, wrapper: tuple[str, ...]) -> None:
+    executor = fake.loaded(plan([], launch("hang")), wrapper=wrapper)
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(executor.call, 0, {}, {}, timeout_s=30)
+        deadline = time.monotonic() + 30
+        while not fake.log("^launch hang") and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert executor._process.alive
+        executor._process._connected().shutdown(socket.SHUT_RDWR)  # as the kernel does when a judge process is killed
+        executor._process._process.wait(3)
+        with pytest.raises(WorkerDied):
+            call.result()
+
+
+def test_who_runs_no_kernel_has_time_for_an_end_in_good_order(fake: Fake) -> None:
+    wrapper = ("/bin/sh", "-c", '"$@"; sleep 0.1; echo after $?', "wrapper")
+    executor = fake.loaded(COPY, wrapper=wrapper)
+    array = np.zeros(64, np.uint8)
+    assert isinstance(executor.call(0, {"A": array}, {}, timeout_s=20), Call)
+    assert executor.close() == "after 0\n"
+    assert len(fake.log("^context ends")) == 1
 
 
 def test_a_wrapper_that_does_not_start_is_named(fake: Fake) -> None:
