@@ -29,15 +29,17 @@ MAX_SOURCE_LINE_CHARS = 240
 
 _SEVERITIES = {"warning": Severity.WARNING, "note": Severity.NOTE, "info": Severity.NOTE, "remark": Severity.NOTE}
 _KIND = r"(?P<kind>catastrophic error|fatal error|internal error|error|warning|note|remark|Error|Warning|Fatal error)"
-_FRONT_END = re.compile(rf"(?P<file>[^\s(][^(\n]*)\((?P<line>\d+)\): {_KIND}(?P<number> #\d+(?:-D)?)?: (?P<message>.*)")
+_FRONT_END = re.compile(
+    rf"(?P<file>[^\s(][^(\n]*)\((?P<line>\d{{1,9}})\): {_KIND}(?P<number> #\d+(?:-D)?)?: (?P<message>.*)"
+)
 _END_OF_SOURCE = re.compile(rf"At end of source: {_KIND}(?P<number> #\d+(?:-D)?)?: (?P<message>.*)")
-_HOST = re.compile(rf"(?P<file>[^\s:][^:\n]*):(?P<line>\d+):(?:(?P<column>\d+):)? {_KIND}: (?P<message>.*)")
-_INCLUDED_FROM = re.compile(rf"(?:In file included| +) from {re.escape(SUBMISSION_FILE)}:(\d+)[,:]")
+_HOST = re.compile(rf"(?P<file>[^\s:][^:\n]*):(?P<line>\d{{1,9}}):(?:(?P<column>\d{{1,9}}):)? {_KIND}: (?P<message>.*)")
+_INCLUDED_FROM = re.compile(rf"(?:In file included| +) from {re.escape(SUBMISSION_FILE)}:(\d{{1,9}})[,:]")
 _HOST_NO_LINE = re.compile(rf"(?:cc1plus|cc1|ld|as|collect2|nvcc)\s*:? *{_KIND}\s*: (?P<message>.*)")
-_PTXAS = re.compile(r"ptxas (?:\S+, line (?P<line>\d+); )?(?P<kind>error|fatal|warning|info)\s*: (?P<message>.*)")
+_PTXAS = re.compile(r"ptxas (?:\S+, line (?P<line>\d{1,9}); )?(?P<kind>error|fatal|warning|info)\s*: (?P<message>.*)")
 _PTXAS_CODE = re.compile(r"\(C\d+\)")
-_AROUND_LINE = re.compile(r" (?:in around|encountered on) line (\d+)")
-_CONTEXT_LINE = re.compile(r'at line (\d+)(?: of "?([^"\n]+?)"?)?$')
+_AROUND_LINE = re.compile(r" (?:in around|encountered on) line (\d{1,9})")
+_CONTEXT_LINE = re.compile(r'at line (\d{1,9})(?: of "?([^"\n]{1,255}?)"?)?$')
 _WARNING_FLAG = re.compile(r" \[-W[\w=+-]+\]$")
 _PTXAS_SUMMARY = ("Ptx assembly aborted due to errors",)
 _ABSOLUTE_PATH = re.compile(r"(?<![\w/.])(?:/[\w.+@~-]+)+/([\w.+@~-]+)")

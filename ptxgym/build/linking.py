@@ -17,7 +17,9 @@ _ARRAY = re.compile(
     r"\.[a-z]+(?P<bits>\d{1,3})[ \t]+(?P<name>[\w$]+)\[(?P<length>\d{1,18})\]",
     re.MULTILINE,
 )
-_TWICE = re.compile(rf"^{re.escape(SUBMISSION_FILE)}:(?P<line>\d+): multiple definition of `(?P<name>[^'\n]+)'", re.M)
+_TWICE = re.compile(
+    rf"^{re.escape(SUBMISSION_FILE)}:(?P<line>\d{{1,9}}): multiple definition of `(?P<name>[^'\n]+)'", re.M
+)
 
 
 def link_error(said: str, text: str, ptx: str | None) -> tuple[str, int | None]:

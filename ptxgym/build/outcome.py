@@ -30,14 +30,14 @@ _FOREIGN = re.compile(
 )
 _LIMIT_SIGNALS = {"CPU time limit exceeded": signal.SIGXCPU, "File size limit exceeded": signal.SIGXFSZ}
 _DIED = re.compile(
-    rf"died due to signal (\d+)|^(?:Internal error: )?({'|'.join(_LIMIT_SIGNALS)})|({'|'.join(_LIMIT_SIGNALS)}) signal",
+    rf"died due to signal (\d{{1,3}})\b|^(?:Internal error: )?({'|'.join(_LIMIT_SIGNALS)})|({'|'.join(_LIMIT_SIGNALS)}) signal",
     re.MULTILINE,
 )
 _NO_MEMORY = re.compile(
     r"out of memory|virtual memory exhausted|[Cc]annot allocate memory|bad_alloc|memory exhausted|LLVM ERROR: .*alloc",
 )
 _FRONT_END_MEMORY = re.compile(
-    rf"^{re.escape(entry.SUBMISSION_FILE)}\((?P<line>\d+)\): catastrophic error: out of memory", re.MULTILINE
+    rf"^{re.escape(entry.SUBMISSION_FILE)}\((?P<line>\d{{1,9}})\): catastrophic error: out of memory", re.MULTILINE
 )
 _CRASHES = (signal.SIGABRT, signal.SIGKILL, signal.SIGSEGV)
 
@@ -122,7 +122,7 @@ def _compile_failure(said: str, report: Report, text: str, declaration: str, ptx
 
 _LINKER = "ld returned "
 _INTERNAL = re.compile(
-    rf"^{re.escape(entry.SUBMISSION_FILE)}[:(](?P<line>\d+)[^\n ]* internal (?:compiler )?error: ", re.MULTILINE
+    rf"^{re.escape(entry.SUBMISSION_FILE)}[:(](?P<line>\d{{1,9}})[^\n ]* internal (?:compiler )?error: ", re.MULTILINE
 )
 _TOOL_DIED = re.compile(r"\binternal (?:compiler )?error\b|died due to signal|segmentation fault", re.IGNORECASE)
 
@@ -268,7 +268,7 @@ def foreign_include(path: str, text: str) -> Failure:
 
 def _at(text: str, line: int | None, message: str) -> tuple[Diagnostic, ...]:
     lines = text.split("\n")
-    if line is None or line > len(lines):
+    if line is None or not 1 <= line <= len(lines):
         return ()
     source_line = lines[line - 1].rstrip()[:240]
     return (Diagnostic(severity=Severity.ERROR, message=message, line=line, source_line=source_line),)

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ptxgym.build.entry import SUBMISSION_FILE
+from ptxgym.build.text import ptx_statements
 
-_LOC = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)\s+\d+(?:.*inlined_at\s+(\d+)\s+(\d+))?")
-_FILE = re.compile(r'^[ \t]*\.file\s+(\d+)\s+"([^"]+)"', re.MULTILINE)
+_LOC = re.compile(r"\s*\.loc\s+(\d{1,9})\s+(\d{1,9})\s+\d+(?:.*inlined_at\s+(\d{1,9})\s+(\d{1,9}))?(?!\d)")
+_FILE = re.compile(r'^[ \t]*\.file\s+(\d{1,9})\s+"([^"\n]+)"', re.MULTILINE)
 _ASM_BEGINS, _ASM_ENDS = "// begin inline asm", "// end inline asm"
 _OPCODE = re.compile(r"[{\s]*(?:@!?[%\w]+\s+)?([A-Za-z_][\w.:]*)")
 _COMMENT = re.compile(r"//.*|/\*.*?\*/")
@@ -33,7 +34,7 @@ class PtxLines:
         """Take the PTX and the lines of the submission."""
         self._lines = ptx.split("\n")
         self._source = source
-        files = {int(number): name for number, name in _FILE.findall(ptx)}
+        files = {int(number): name for number, name in _FILE.findall(ptx_statements(ptx))}
         self._own = {number for number, name in files.items() if name == SUBMISSION_FILE}
 
     def submission_line(self, ptx_line: int) -> int | None:

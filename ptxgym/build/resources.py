@@ -22,9 +22,9 @@ _PARAM = re.compile(
     r"(?:\.ptr(?:\s*\.\w+)?(?:\s*\.align\s+\d+)?\s*)?[\w$]+\s*(?:\[(?P<count>\d{1,9})\])?"
 )
 _COMPILING = re.compile(r"Compiling entry function '([^']+)'")
-_FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
-_REGISTERS = re.compile(r"Used (\d+) registers")
-_SMEM = re.compile(r"(\d+)(?:\+\d+)? bytes smem")
+_FRAME = re.compile(r"(?<!\d)(\d{1,9}) bytes stack frame, (\d{1,9}) bytes spill stores, (\d{1,9}) bytes spill loads")
+_REGISTERS = re.compile(r"Used (\d{1,9}) registers")
+_SMEM = re.compile(r"(?<!\d)(\d{1,9})(?:\+\d+)? bytes smem")
 
 
 def kernel_resources(ptx: str, ptxas_said: str) -> tuple[KernelResources, ...]:

@@ -33,6 +33,11 @@ def ptx_code(ptx: str) -> str:
     return _PTX_COMMENT_OR_STRING.sub(" ", ptx)
 
 
+def ptx_statements(ptx: str) -> str:
+    """Return PTX without comments; strings are kept."""
+    return _PTX_COMMENT_OR_STRING.sub(lambda match: match.group() if match.group()[0] == '"' else " ", ptx)
+
+
 def blank_comments(text: str) -> str:
     """Return `text` with every comment replaced by spaces, so that offsets and lines stay; literals are kept."""
 

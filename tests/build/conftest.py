@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from ptxgym.build import Build, build
+from ptxgym.build.nvcc import Products
 from ptxgym.cache import Cache
+from ptxgym.sandbox import Completed
 from ptxgym.verdict import Failure
 
 DECLARATION = (
@@ -40,3 +43,11 @@ def good(compile_text: Builder) -> Build:
     result = compile_text(GOOD)
     assert isinstance(result, Build)
     return result
+
+
+def failed(folder: Path, said: str, *, ptx: str | None = None, code: int = 1) -> Products:
+    """A run of nvcc in `folder` that said `said` and ended with status `code`."""
+    if ptx is not None:
+        (folder / "kernel.ptx").write_text(ptx)
+    completed = Completed("exited", code, 0.5, 100 << 20, b"", said.encode(), False, 1.0)
+    return Products(folder / "kernel.so", folder / "kernel.cubin", folder / "kernel.ptx", completed)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from ptxgym.build import Build
 from ptxgym.build.demangle import demangle, demangle_all, function_name, name_functions
 from ptxgym.build.diagnostics import MAX_DIAGNOSTICS, read_messages, scrub
 from ptxgym.build.hints import syntax_hint
-from ptxgym.build.outcome import _compile_failure
-from ptxgym.verdict import Severity
-from tests.build.conftest import GOOD, HEAD, RUN
+from ptxgym.build.outcome import _compile_failure, judge_outcome
+from ptxgym.build.ptx_lines import PtxLines
+from ptxgym.verdict import Severity, Status
+from tests.build.conftest import DECLARATION, GOOD, HEAD, RUN, failed
 
 
 def kernel(body: str, before: str = "") -> str:
@@ -268,3 +271,36 @@ def test_a_failed_assertion_of_the_text_is_no_broken_compiler(compile_text):
 def test_messages_name_functions_without_their_parameters(mangled, name):
     assert function_name(mangled) == name
     assert name_functions(f"launch of {mangled}: refused") == f"launch of {name}: refused"
+
+
+MANY = "9" * 5000  # digits; Python's `int` refuses more than 4,300
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        f"/kernel.cu({MANY}): error: a",
+        f"/kernel.cu({MANY}): catastrophic error: out of memory",
+        f"/kernel.cu({MANY}): internal error: a",
+        f"/kernel.cu:{MANY}: Error: a",
+        f"/kernel.cu:1:{MANY}: error: a",
+        f"In file included from /kernel.cu:{MANY}:\n/usr/include/x.h:1:1: error: a",
+        f"/usr/x.h(1): error: a\n          detected at line {MANY} of /kernel.cu\n",
+        f"ptxas kernel.ptx, line {MANY}; error   : a",
+        f"ptxas error   : a in around line {MANY}",
+        f"/kernel.cu:{MANY}: multiple definition of `x'\ncollect2: error: ld returned 1 exit status",
+        f"nvcc error   : 'cicc' died due to signal {MANY}",
+    ],
+)
+def test_numbers_of_any_length_are_no_error(tmp_path: Path, said: str) -> None:
+    products = failed(tmp_path, said, ptx=f'.visible .entry k()\n{{\n.file {MANY} "x"\n.loc {MANY} {MANY} 1\n}}\n')
+    refusal, _ = judge_outcome(products, GOOD, DECLARATION, 60.0)
+    assert refusal is not None and refusal.status is Status.COMPILE_ERROR
+    assert all(diagnostic.line in (None, 1) for diagnostic in refusal.diagnostics)
+
+
+def test_files_are_not_read_from_comments() -> None:
+    """A control: the same directive as a statement makes the file the submission's."""
+    ptx = '/*\n.file 7 "/kernel.cu"\n*/\n.loc 7 3 1\nfail;\n'
+    assert PtxLines(ptx).submission_line(5) is None
+    assert PtxLines(ptx.replace("/*", "").replace("*/", "")).submission_line(5) == 3

@@ -345,6 +345,14 @@ def test_warnings_of_a_good_build_are_kept(compile_text):
     assert compile_text(text).diagnostics == result.diagnostics  # from the cache
 
 
+def test_what_inline_assembly_comments_out_is_no_directive(compile_text):
+    comment = f'/*\\n.file {"9" * 5000} \\"/kernel.cu\\"\\n*/'
+    text = GOOD.replace("{ C[", f'{{ asm volatile("{comment}"); int idle = 3; C[')
+    assert [(d.severity, d.line) for d in compile_text(text).diagnostics] == [(Severity.WARNING, 2)]
+    refusal = compile_text(text.replace("*/", "*/ fail;"))
+    assert (refusal.code, refusal.diagnostics[0].line) == ("build.ptxas", 2)
+
+
 def test_fifty_bad_builds_leave_nothing(compile_text, cache):
     before, processes = files_under(cache.root), children()
     descriptors = len(list(Path("/proc/self/fd").iterdir()))

@@ -89,3 +89,7 @@ def test_comments_and_strings_declare_nothing():
 def test_numbers_that_no_device_has_are_not_read():
     (kernel,) = kernel_resources(f".entry k(.param .b8 k_param_0[{'0' * 5000}]) .maxntid {'9' * 5000} {{", "")
     assert kernel.param_bytes == (1,)
+    many = "9" * 5000
+    said = SAID.replace("168", many).replace("1024", many).replace("16 bytes stack", f"{many} bytes stack")
+    _, second, _ = kernel_resources(PTX, said)
+    assert (second.registers, second.static_smem_bytes, second.stack_bytes) == (0, 0, 0)
