@@ -275,7 +275,7 @@ void ShadowState::write(Warp& warp, int inst, uint32_t addr, uint32_t bytes) {
   const uint8_t order = mods_order(cta_.program.kernel.inst[inst].mods);
   const bool strong = order != O_WEAK;
   touch(warp, own_touch(warp, inst, strong ? Kind::Strong : Kind::Generic, true), addr, bytes);
-  if (strong) release_flag(w, addr, releases(order));
+  if (strong) release_flag(w, addr, releases(order)).holder = {};
 }
 
 void ShadowState::atomic(Warp& warp, int inst, uint32_t addr, uint32_t bytes) {
@@ -284,14 +284,13 @@ void ShadowState::atomic(Warp& warp, int inst, uint32_t addr, uint32_t bytes) {
   const uint8_t order = mods_order(cta_.program.kernel.inst[inst].mods);
   acquire_flag(w, addr, acquires(order));
   touch(warp, own_touch(warp, inst, Kind::Atomic, false), addr, bytes);
-  release_flag(w, addr, releases(order));
+  release_flag(w, addr, releases(order)).holder = {w.version, acquires(order)};
 }
 
 // ---- order through flags and fences (PTX ISA 8.8: release and acquire patterns)
 
-void ShadowState::release_flag(WarpState& w, uint32_t addr, bool release) {
+FlagState& ShadowState::release_flag(WarpState& w, uint32_t addr, bool release) {
   FlagState& flag = flags_[addr];
-  if (flag.last_version == w.version) return;
   flag.likely.join(w.now.likely);
   flag.tensor.join(w.now.tensor);
   if (release)
@@ -299,12 +298,12 @@ void ShadowState::release_flag(WarpState& w, uint32_t addr, bool release) {
   else if (w.fenced)
     flag.released.join(w.at_fence);
   tick(w);
-  flag.last_version = w.version;
+  return flag;
 }
 
 void ShadowState::acquire_flag(WarpState& w, uint32_t addr, bool acquire) {
   const auto found = flags_.find(addr);
-  if (found == flags_.end() || found->second.last_version == w.version) return;
+  if (found == flags_.end() || found->second.holder.knows(w.version, acquire)) return;
   bool grew = w.now.likely.join(found->second.likely);
   grew |= w.now.tensor.join(found->second.tensor);
   if (acquire) {

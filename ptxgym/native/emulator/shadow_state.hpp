@@ -171,7 +171,12 @@ struct TmemCell {
 struct FlagState {
   Knowledge released;
   Clock likely, tensor;
-  uint32_t last_version = 0;
+  struct Holder {  // the warp that updated it last: it knows all that is released here, while nothing else changes for it
+    uint32_t version = 0;
+    bool acquired = false;
+
+    bool knows(uint32_t now, bool acquire) const { return version == now && (acquired || !acquire); }
+  } holder;
 };
 
 // What the CTAs of a cluster have in common.
@@ -266,7 +271,7 @@ class ShadowState final : public Shadow {
   void settle();
   void unordered(const Warp&, const Touch& earlier, const Touch& now, uint32_t addr, uint32_t bytes, Severity);
   void report_split_barriers();
-  void release_flag(WarpState&, uint32_t addr, bool release);
+  FlagState& release_flag(WarpState&, uint32_t addr, bool release);
   void acquire_flag(WarpState&, uint32_t addr, bool acquire);
   void issue_wgmma(Warp&, int inst);
   void report_unwritten(Warp&, int inst);
