@@ -30,6 +30,24 @@ struct NullShadow final : Shadow {
   void exit(Warp&, int) override {}
 };
 
+// Flags are scalars: a vector access is one access for each of its elements (PTX ISA 8.2.2).
+uint32_t flag_bytes(const Inst& inst) {
+  switch (inst.type) {
+    case T_U8:
+    case T_S8: return 1;
+    case T_U16:
+    case T_S16:
+    case T_F16:
+    case T_BF16: return 2;
+    case T_U64:
+    case T_S64:
+    case T_F64:
+    case T_F32X2: return 8;
+    case T_B128: return 16;
+    default: return 4;
+  }
+}
+
 bool releases(uint8_t order) { return order == O_RELEASE || order == O_ACQ_REL || order == O_SC; }
 bool acquires(uint8_t order) { return order == O_ACQUIRE || order == O_ACQ_REL || order == O_SC; }
 
@@ -263,54 +281,78 @@ Touch ShadowState::own_touch(const Warp& warp, int inst, Kind kind, bool write) 
 void ShadowState::read(Warp& warp, int inst, uint32_t addr, uint32_t bytes) {
   settle();
   WarpState& w = of(warp);
-  const uint8_t order = mods_order(cta_.program.kernel.inst[inst].mods);
+  const Inst& code = cta_.program.kernel.inst[inst];
+  const uint8_t order = mods_order(code.mods);
   const bool strong = order != O_WEAK;
-  if (strong) acquire_flag(w, addr, acquires(order));
+  if (strong) acquire_flags(w, {addr, bytes, flag_bytes(code)}, acquires(order));
   touch(warp, own_touch(warp, inst, strong ? Kind::Strong : Kind::Generic, false), addr, bytes);
 }
 
 void ShadowState::write(Warp& warp, int inst, uint32_t addr, uint32_t bytes) {
   settle();
   WarpState& w = of(warp);
-  const uint8_t order = mods_order(cta_.program.kernel.inst[inst].mods);
+  const Inst& code = cta_.program.kernel.inst[inst];
+  const uint8_t order = mods_order(code.mods);
   const bool strong = order != O_WEAK;
   touch(warp, own_touch(warp, inst, strong ? Kind::Strong : Kind::Generic, true), addr, bytes);
-  if (strong) release_flag(w, addr, releases(order)).holder = {};
+  if (strong) release_flags(w, {addr, bytes, flag_bytes(code)}, order, false);
 }
 
 void ShadowState::atomic(Warp& warp, int inst, uint32_t addr, uint32_t bytes) {
   settle();
   WarpState& w = of(warp);
-  const uint8_t order = mods_order(cta_.program.kernel.inst[inst].mods);
-  acquire_flag(w, addr, acquires(order));
+  const Inst& code = cta_.program.kernel.inst[inst];
+  const uint8_t order = mods_order(code.mods);
+  const FlagRange range{addr, bytes, flag_bytes(code)};
+  acquire_flags(w, range, acquires(order));
   touch(warp, own_touch(warp, inst, Kind::Atomic, false), addr, bytes);
-  release_flag(w, addr, releases(order)).holder = {w.version, acquires(order)};
+  release_flags(w, range, order, true);
 }
 
 // ---- order through flags and fences (PTX ISA 8.8: release and acquire patterns)
 
-FlagState& ShadowState::release_flag(WarpState& w, uint32_t addr, bool release) {
-  FlagState& flag = flags_[addr];
-  flag.likely.join(w.now.likely);
-  flag.tensor.join(w.now.tensor);
-  if (release)
-    flag.released.join(w.now);
-  else if (w.fenced)
-    flag.released.join(w.at_fence);
+// Lanes of one access mostly find the same, and leave the same.
+void ShadowState::release_flags(WarpState& w, const FlagRange& range, uint8_t order, bool updates) {
+  std::shared_ptr<FlagState> before, after;
+  for (uint32_t at = range.address; at < range.address + range.bytes; at += range.each) {
+    SharedFlag& flag = flags_[at];
+    if (!after || flag.state != before) {
+      before = after = flag.state;
+      const bool shared = before.use_count() > 3;  // by other flags
+      if (!before || shared) after = before ? std::make_shared<FlagState>(*before) : std::make_shared<FlagState>();
+      after->likely.join(w.now.likely);
+      after->tensor.join(w.now.tensor);
+      if (releases(order))
+        after->released.join(w.now);
+      else if (w.fenced)
+        after->released.join(w.at_fence);
+    }
+    flag.state = after;
+    flag.holder = 0;
+  }
   tick(w);
-  return flag;
+  for (uint32_t at = range.address; updates && at < range.address + range.bytes; at += range.each) {
+    SharedFlag& flag = flags_[at];
+    flag.holder = w.version;
+    flag.holder_acquired = acquires(order);
+  }
 }
 
-void ShadowState::acquire_flag(WarpState& w, uint32_t addr, bool acquire) {
-  const auto found = flags_.find(addr);
-  if (found == flags_.end() || found->second.holder.knows(w.version, acquire)) return;
-  bool grew = w.now.likely.join(found->second.likely);
-  grew |= w.now.tensor.join(found->second.tensor);
-  if (acquire) {
-    grew |= w.now.join(found->second.released);
-  } else {
-    w.to_acquire.join(found->second.released);
-    w.has_to_acquire = true;
+void ShadowState::acquire_flags(WarpState& w, const FlagRange& range, bool acquire) {
+  const FlagState* last = nullptr;
+  bool grew = false;
+  for (uint32_t at = range.address; at < range.address + range.bytes; at += range.each) {
+    const auto found = flags_.find(at);
+    if (found == flags_.end() || found->second.state.get() == last || found->second.known_to(w.version, acquire)) continue;
+    last = found->second.state.get();
+    grew |= w.now.likely.join(last->likely);
+    grew |= w.now.tensor.join(last->tensor);
+    if (acquire) {
+      grew |= w.now.join(last->released);
+    } else {
+      w.to_acquire.join(last->released);
+      w.has_to_acquire = true;
+    }
   }
   if (grew) changed(w);
 }

@@ -167,16 +167,22 @@ struct TmemCell {
   std::vector<Touch> reads;  // since the write, one per component
 };
 
-// What was released at an address by strong accesses.
+// What strong accesses released at an address.
 struct FlagState {
   Knowledge released;
   Clock likely, tensor;
-  struct Holder {  // the warp that updated it last: it knows all that is released here, while nothing else changes for it
-    uint32_t version = 0;
-    bool acquired = false;
+};
+struct SharedFlag {
+  std::shared_ptr<FlagState> state;  // of flags that one access sets they are one, until another access sets some of them
+  // `version` of the warp that updated it last, 0: that stored. It knows all that is released here, while nothing else
+  // changes for it.
+  uint32_t holder = 0;
+  bool holder_acquired = false;
 
-    bool knows(uint32_t now, bool acquire) const { return version == now && (acquired || !acquire); }
-  } holder;
+  bool known_to(uint32_t version, bool acquire) const { return holder == version && (holder_acquired || !acquire); }
+};
+struct FlagRange {  // where lanes access flags of `each` bytes
+  uint32_t address, bytes, each;
 };
 
 // What the CTAs of a cluster have in common.
@@ -271,8 +277,8 @@ class ShadowState final : public Shadow {
   void settle();
   void unordered(const Warp&, const Touch& earlier, const Touch& now, uint32_t addr, uint32_t bytes, Severity);
   void report_split_barriers();
-  FlagState& release_flag(WarpState&, uint32_t addr, bool release);
-  void acquire_flag(WarpState&, uint32_t addr, bool acquire);
+  void release_flags(WarpState&, const FlagRange&, uint8_t order, bool updates);
+  void acquire_flags(WarpState&, const FlagRange&, bool acquire);
   void issue_wgmma(Warp&, int inst);
   void report_unwritten(Warp&, int inst);
   void report_register(Warp&, int inst, const FlyingRegister&, bool writes);
@@ -299,7 +305,7 @@ class ShadowState final : public Shadow {
   GroupQueue* current_ = nullptr;  // of the asynchronous operation whose footprint follows
   uint16_t current_lane_ = 0;
   std::vector<Knowledge> collectives_;  // by warpgroup: what its warps knew when they issued wgmma
-  std::unordered_map<uint32_t, FlagState> flags_;
+  std::unordered_map<uint32_t, SharedFlag> flags_;
   std::unordered_set<uint64_t> layouts_;  // descriptor fields that were found to be sound
   std::vector<TmemCell> tmem_;       // [16 lanes][column], empty until it is used
   std::deque<Knowledge> commits_;    // what the arrival of each tcgen05.commit hands over

@@ -17,11 +17,17 @@ RIGHT = [  # kernel, instance, threads, first words of the output
     ("twice", 0, 64, [7]),
     ("twice", 1, 64, [7]),
     ("meet", 0, 64, [32, 33]),
+    ("each_waits", 0, 128, [None, 10, 20, 30]),
+    ("each_waits", 1, 128, [None, 10, 20, 30]),
+    ("each_waits", 2, 128, [None, 10, 20, 30]),
+    ("one_tells_each", 0, 128, [None, 5, 5, 5]),
 ]
 WRONG = [
     ("lock", 2, 64, WARNING),
     ("twice", 2, 64, ERROR),
     ("meet", 1, 64, ERROR),
+    ("each_waits", 3, 128, ERROR),
+    ("one_tells_each", 1, 128, WARNING),
 ]
 
 
