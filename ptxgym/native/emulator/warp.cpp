@@ -152,7 +152,7 @@ Turn run_warp(Cta& cta, Warp& w, int64_t quantum) {
       if (inst.guard >= 0) mask &= inst.guard_not ? ~w.pred(inst.guard) : w.pred(inst.guard);
       if (slot.park != ParkKind::None && !come_together) {
         if (slot.park == ParkKind::Aligned) {
-          if (group != w.live) {
+          if (mask && group != w.live) {  // lanes that its guard leaves out go by
             set_pc(w, group, pc);
             w.parked |= group;
             release_parked(program, w);

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.device.emulator.core.harness import apply, kernel, program, run
+from ptxgym.device.emulator.core import Outcome
+from tests.device.emulator.core.harness import Run, apply, kernel, program, run
 
 FULL = 0xFFFFFFFF
 STORE = "mul.wide.u32 %rd9, %r3, 4; add.s64 %rd9, %rd0, %rd9; st.global.u32 [%rd9], %r20;"
@@ -106,6 +107,30 @@ def test_lanes_at_different_collectives_are_an_error() -> None:
     done = run(kernel(body), {"out": np.zeros(4, "<u4")})
     assert done.fatal == "sync.divergent_collective"
     assert "lanes 0xffff0000" in done.message(done.fatal) and "lanes 0xffff " in done.message(done.fatal)
+
+
+GUARDED = """
+  mov.u32 %r20, 5; mov.u32 %r11, 1; setp.eq.u32 %p2, %r0, {who}; setp.ne.u32 %p1, %r0, 0;
+  @%p1 bra OTHERS;
+POLL: ld.volatile.global.u32 %r10, [%rd1]; setp.eq.u32 %p3, %r10, 0; @%p3 bra POLL;
+  bra END;
+OTHERS: @%p2 bar.sync 1;
+  st.volatile.global.u32 [%rd1], %r11;
+END:
+"""
+"""Lane 0 polls a flag that the others set after a barrier, at which lane `who` is to wait."""
+
+
+@pytest.mark.parametrize("schedule", ["fair", "lazy", "random"])
+def test_lanes_whose_guard_is_off_do_not_wait_at_an_aligned_barrier(schedule: str) -> None:
+    def go(who: int) -> Run:
+        text = kernel(f"{GUARDED.format(who=who)}\n{STORE}")
+        return run(text, {"out": np.zeros(32, "<u4"), "flag": np.zeros(4, "<u4")}, schedule=schedule)
+
+    nobody = go(99)
+    assert nobody.launch.outcome == Outcome.OK, nobody.records
+    assert nobody.words().tolist() == [5] * 32
+    assert go(7).fatal == "emulator.livelock"  # it waits for lane 0, which waits for it
 
 
 # ---- shuffles
