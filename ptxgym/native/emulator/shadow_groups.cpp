@@ -3,24 +3,30 @@
 
 void ShadowState::group_commit(Warp& warp, int, Async kind, int lane) { queue(warp, kind, lane).commit(); }
 
+// A wait is for committed groups only: what was issued last was in none.
+void ShadowState::report_not_committed(const Warp& warp, Async kind, int lane, const GroupQueue& q, Severity severity) {
+  const char* code = kind == Async::Wgmma ? "wgmma.not_committed" : "bulk.not_committed";
+  const char* what = kind == Async::Wgmma ? "wgmma" : "bulk store";
+  const char* commit = kind == Async::Wgmma ? "wgmma.commit_group" : "cp.async.bulk.commit_group";
+  FindingRecord* f = cta_.findings.add(cta_, &warp, -1, code, severity, q.waited_inst, q.passed_inst);
+  if (!f) return;
+  f->say("warp %d waits for all groups, but the %s of line {@%d} is in none%s, so the wait does not cover it", warp.id,
+         what, q.passed_inst, severity == Severity::Error ? ": it was never committed" : " yet");
+  f->mend("Add %s between the %s and this wait, if the wait is meant for it.", commit, what);
+  describe_pair(*f, by_warp(warp.label, q.waited_inst), "waits for committed groups only",
+                kind == Async::Wgmma ? by_wgmma(warp.label, q.passed_inst) : by_store(warp.label, q.passed_inst, lane),
+                "was not committed");
+}
+
 void ShadowState::group_wait(Warp& warp, int inst, Async kind, int lane, int64_t pending, bool) {
   settle();
   WarpState& w = of(warp);
   GroupQueue& q = queue(warp, kind, lane);
   if (pending == 0 && q.uncommitted() && kind != Async::CpAsync) {
-    const char* code = kind == Async::Wgmma ? "wgmma.not_committed" : "bulk.not_committed";
-    const char* what = kind == Async::Wgmma ? "wgmma" : "bulk store";
-    const char* commit = kind == Async::Wgmma ? "wgmma.commit_group" : "cp.async.bulk.commit_group";
-    if (FindingRecord* f = cta_.findings.add(cta_, &warp, -1, code, Severity::Error, inst, q.last_inst)) {
-      f->say(
-          "warp %d waits for all groups, but the %s of line {@%d} is in none: it was never committed, so the wait does "
-          "not cover it",
-          warp.id, what, q.last_inst);
-      f->mend("Add %s between the %s and this wait.", commit, what);
-      describe_pair(*f, by_warp(warp.label, inst), "waits for committed groups only",
-                    kind == Async::Wgmma ? by_wgmma(warp.label, q.last_inst) : by_store(warp.label, q.last_inst, lane),
-                    "was not committed");
-    }
+    q.passed_over = q.issued;
+    q.waited_inst = inst;
+    q.passed_inst = q.last_inst;
+    report_not_committed(warp, kind, lane, q, Severity::Note);  // it may be another wait's turn
   }
   const uint32_t over = q.wait(pending);
   w.now.raise(q.component, over);
@@ -142,6 +148,11 @@ void ShadowState::report_early_copy(Warp& warp, const FlyingRegister& reg) {
 void ShadowState::exit(Warp& warp, int inst) {
   settle();
   WarpState& w = of(warp);
+  const auto never_committed = [&](const GroupQueue& q, Async kind, int lane) {
+    if (q.passed_over <= q.committed) return false;
+    report_not_committed(warp, kind, lane, q, Severity::Error);
+    return true;
+  };
   const auto pending = [&](const GroupQueue& q, const char* code, Severity severity, const char* what, const char* wait,
                            Kind kind) {
     if (!q.pending()) return;
@@ -153,8 +164,9 @@ void ShadowState::exit(Warp& warp, int inst) {
     const Touch issuer{0, q.last_inst, 0, warp.label, kind, 0, 0};
     describe_pair(*f, issuer, "is still pending", by_warp(warp.label, inst), "exits");
   };
-  pending(w.wgmma, w.wgmma.uncommitted() ? "wgmma.not_committed" : "wgmma.pending_at_exit", Severity::Warning, "wgmma",
-          "wgmma.commit_group and wgmma.wait_group 0 before the results are used.", Kind::Wgmma);
+  if (!never_committed(w.wgmma, Async::Wgmma, 0))
+    pending(w.wgmma, w.wgmma.uncommitted() ? "wgmma.not_committed" : "wgmma.pending_at_exit", Severity::Warning, "wgmma",
+            "wgmma.commit_group and wgmma.wait_group 0 before the results are used.", Kind::Wgmma);
   pending(w.cp_async, "cp_async.pending_at_exit", Severity::Note, "cp.async",
           "cp.async.wait_all before the end, or drop the copy.", Kind::CpAsync);
   for (const auto& [lane, q] : w.tcgen05) {
@@ -164,6 +176,7 @@ void ShadowState::exit(Warp& warp, int inst) {
   // No error: the ISA says nothing of shared memory after an exit, and published kernels end so (fast.cu's matmul 10 to
   // 12 commit their last stores and return).
   for (const auto& [lane, q] : w.bulk) {
+    if (never_committed(q, Async::BulkStore, lane)) continue;
     pending(q, "bulk.pending_at_exit", Severity::Warning, "bulk store",
             "cp.async.bulk.commit_group and cp.async.bulk.wait_group.read 0 in the issuing thread: shared memory goes "
             "to another CTA after "

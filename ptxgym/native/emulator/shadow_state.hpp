@@ -18,6 +18,8 @@ struct GroupQueue {
   uint32_t retired = 0;
   uint32_t handed_over = 0;  // the last operation that an mbarrier follows
   int last_inst = -1;
+  uint32_t passed_over = 0;  // the last operation that a wait for all groups did not cover, for it was in none
+  int passed_inst = -1, waited_inst = -1;  // they
   std::vector<uint32_t> groups;  // last operation of each group that no wait has covered
 
   void commit() {
@@ -277,6 +279,7 @@ class ShadowState final : public Shadow {
   void settle();
   void unordered(const Warp&, const Touch& earlier, const Touch& now, uint32_t addr, uint32_t bytes, Severity);
   void report_split_barriers();
+  void report_not_committed(const Warp&, Async, int lane, const GroupQueue&, Severity);
   void release_flags(WarpState&, const FlagRange&, uint8_t order, bool updates);
   void acquire_flags(WarpState&, const FlagRange&, bool acquire);
   void issue_wgmma(Warp&, int inst);

@@ -332,6 +332,27 @@ template <bool Good> __global__ void store_uncommitted(uint32_t* out) {
   }
 }
 
+// A wait for the store that is committed, while the next one is not yet. Fault 1: that one never is. 2: its source is
+// written again, not that of the first.
+template <int Fault> __global__ void store_ahead(uint32_t* out) {
+  __shared__ alignas(128) uint32_t data[2][32];
+  if (threadIdx.x < 32) {
+    put(&data[0][threadIdx.x], 1);
+    put(&data[1][threadIdx.x], 2);
+  }
+  proxy_fence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    bulk_store(out, data[0], 128);
+    bulk_commit();
+    bulk_store(out + 32, data[1], 128);  // !bulk.not_committed !async.overwrite
+    bulk_wait_read();                    // !bulk.not_committed
+    put(&data[Fault == 2][0], 3);        // !async.overwrite
+    if (Fault != 1) bulk_commit();
+    bulk_wait_read();
+  }
+}
+
 template <bool Good> __global__ void copy_pending(uint32_t* out, const uint32_t* in) {
   __shared__ alignas(16) uint32_t data[256];
   copy16(&data[threadIdx.x * 4], in + threadIdx.x * 4);  // !cp_async.pending_at_exit
@@ -463,7 +484,7 @@ __device__ __forceinline__ void wgmma(float (&d)[4], uint64_t a, uint64_t b) {
                : "l"(a), "l"(b));
 }
 
-enum Fault { kNone, kNoWait, kNoFence, kNoCommit, kNoProxyFence, kEarlyWrite, kPending, kNotCleared, kNoBarrier };
+enum Fault { kNone, kNoWait, kNoFence, kNoCommit, kNoProxyFence, kEarlyWrite, kPending, kNotCleared, kNoBarrier, kAhead };
 
 template <int kFault> __global__ void multiply(float* out) {
   __shared__ alignas(128) uint32_t a[64 * 8], b[8 * 8];
@@ -477,6 +498,17 @@ template <int kFault> __global__ void multiply(float* out) {
   // Eight rows of 16 bytes make a core matrix of 128 bytes; two of them along K, then the next eight rows.
   wgmma(d, descriptor(a, 128, 256), descriptor(b, 128, 256));  // !wgmma.missing_fence !proxy.missing_fence !wgmma.not_committed !wgmma.pending_at_exit !wgmma.uninitialised !smem.race
   if (kFault == kEarlyWrite && threadIdx.x < 32) put(&b[threadIdx.x], 0);  // !async.overwrite
+  if (kFault == kAhead) {  // waits for the first product while the second is in no group yet
+    float next[4] = {0, 0, 0, 0};
+    asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.fence.sync.aligned;" ::: "memory");
+    wgmma(next, descriptor(a, 128, 256), descriptor(b, 128, 256));  // !wgmma.not_committed
+    asm volatile("wgmma.wait_group.sync.aligned 0;" : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])::"memory");  // !wgmma.not_committed
+    for (int i = 0; i < 4; ++i) out[threadIdx.x * 4 + i] = d[i];
+    asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;"
+                 : "+f"(next[0]), "+f"(next[1]), "+f"(next[2]), "+f"(next[3])::"memory");
+    for (int i = 0; i < 4; ++i) out[512 + threadIdx.x * 4 + i] = next[i];
+    return;
+  }
   if (kFault != kNoCommit) asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
   if (kFault == kNone || kFault == kNotCleared || kFault == kNoFence || kFault == kNoCommit || kFault == kNoProxyFence || kFault == kEarlyWrite ||
       kFault == kNoBarrier)
@@ -528,3 +560,7 @@ template __global__ void multiply<kEarlyWrite>(float*);
 template __global__ void multiply<kPending>(float*);
 template __global__ void multiply<kNotCleared>(float*);
 template __global__ void multiply<kNoBarrier>(float*);
+template __global__ void multiply<kAhead>(float*);
+template __global__ void store_ahead<0>(uint32_t*);
+template __global__ void store_ahead<1>(uint32_t*);
+template __global__ void store_ahead<2>(uint32_t*);

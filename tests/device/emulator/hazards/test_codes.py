@@ -106,6 +106,27 @@ def test_a_barrier_that_is_missing_before_an_asynchronous_read(
     assert not [finding for finding in others if finding.code == "async.overwrite"]
 
 
+@pytest.mark.parametrize("options", SCHEDULES[:3], ids=lambda o: o.schedule)
+@pytest.mark.parametrize(
+    ("name", "fault", "code", "severity"),
+    [
+        ("store_ahead", 0, "bulk.not_committed", NOTE),
+        ("store_ahead", 1, "bulk.not_committed", ERROR),
+        ("store_ahead", 2, "async.overwrite", ERROR),
+        ("multiply", 9, "wgmma.not_committed", NOTE),
+    ],
+)
+def test_a_wait_while_the_next_operation_is_in_no_group_yet(
+    kernels: Kernels, name: str, fault: int, code: str, severity: Severity, options: RunOptions
+) -> None:
+    """Legal: the wait is for those that were committed. What it leaves out is an error where it is relied on."""
+    result = launch(kernels, kernels.mangled(name, f"i{fault}"), block=128, options=options)
+    (first, *others) = result.findings
+    assert (first.code, first.severity) == (code, severity)
+    assert kernels.marked(name, code) & lines_of(first)
+    assert {f.severity for f in others} <= {NOTE}
+
+
 @pytest.mark.parametrize("options", SCHEDULES, ids=lambda o: f"{o.schedule}{o.seed}")
 def test_wgmma_in_order_is_clean(kernels: Kernels, options: RunOptions) -> None:
     result = launch(kernels, kernels.mangled("multiply", "i0"), block=128, options=options)
