@@ -190,7 +190,7 @@ void ShadowState::check(Warp& warp, const Touch& earlier, const Touch& now, uint
   }
   if (!earlier.write && earlier.kind != Kind::Atomic && reads && now.kind != Kind::Atomic) return;
   if (earlier.strong() && now.strong()) return;
-  if (earlier.kind == Kind::Reduce && now.kind == Kind::Reduce) return;  // in any order the same
+  if (earlier.reduces() && now.reduces()) return;  // in any order the same
   if (ordered) {
     const bool wrote = earlier.write || earlier.kind == Kind::Atomic;
     if (wrote && earlier.generic() && now.async_proxy() && !know.published.covers(earlier.component, earlier.time)) {

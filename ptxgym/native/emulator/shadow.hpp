@@ -26,7 +26,7 @@ struct GlobalFlag;
 class GlobalOrder;
 class Ranges;
 
-enum class Async : uint8_t { TmaLoad, TmaStore, BulkLoad, BulkStore, CpAsync, Wgmma, StAsync, Reduce, Tcgen05 };
+enum class Async : uint8_t { TmaLoad, TmaStore, BulkLoad, BulkStore, CpAsync, Wgmma, StAsync, Reduce, BulkReduce, Tcgen05 };
 
 // How tcgen05 touches tensor memory: ld, st, operand A, accumulator that is read and written, or written only, cp and
 // shift, dealloc.

@@ -48,6 +48,8 @@ Kind kind_of(Async kind) {
       return Kind::StAsync;
     case Async::Reduce:
       return Kind::Reduce;
+    case Async::BulkReduce:
+      return Kind::BulkReduce;
     case Async::Tcgen05:
       return Kind::Tcgen05;
   }

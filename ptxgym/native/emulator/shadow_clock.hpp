@@ -79,7 +79,8 @@ enum class Kind : uint8_t {
   TmemStore, // tcgen05.st
   Mbarrier,  // mbarrier.init
   StAsync,   // st.async: generic proxy, asynchronous
-  Reduce,    // red.async, cp.reduce.async.bulk into shared memory
+  Reduce,    // red.async
+  BulkReduce,  // cp.reduce.async.bulk into shared memory
 };
 
 // An access by the logical thread `component` at its `time`: it is over, for a thread that knows component >= time.
@@ -100,7 +101,11 @@ struct Touch {
     return kind == Kind::Generic || kind == Kind::Strong || kind == Kind::Atomic || kind == Kind::CpAsync ||
            kind == Kind::StAsync;
   }
-  bool async_proxy() const { return kind == Kind::TmaLoad || kind == Kind::TmaStore || kind == Kind::Wgmma || kind == Kind::Tcgen05; }
+  bool async_proxy() const {
+    return kind == Kind::TmaLoad || kind == Kind::TmaStore || kind == Kind::Wgmma || kind == Kind::Tcgen05 ||
+           kind == Kind::BulkReduce;
+  }
+  bool reduces() const { return kind == Kind::Reduce || kind == Kind::BulkReduce; }
   bool strong() const { return kind == Kind::Strong || kind == Kind::Atomic; }
   bool in_flight_kind() const { return async_proxy() || kind == Kind::CpAsync || kind == Kind::StAsync || kind == Kind::Reduce; }
 };

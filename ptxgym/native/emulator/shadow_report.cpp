@@ -17,6 +17,8 @@ std::string who(const Touch& access) {
       return "st.async of " + warp;
     case Kind::Reduce:
       return "asynchronous reduction of " + warp;
+    case Kind::BulkReduce:
+      return "bulk reduction issued by " + warp;
     case Kind::Tcgen05:
       return "tcgen05 operation issued by " + warp;
     case Kind::TmemLoad:
@@ -31,7 +33,7 @@ std::string who(const Touch& access) {
 std::string verb(const Touch& access) {
   if (access.kind == Kind::Atomic) return "updates";
   if (access.kind == Kind::Mbarrier) return "initialises";
-  return access.write ? "writes" : "reads";
+  return access.reduces() ? "updates" : access.write ? "writes" : "reads";
 }
 
 void describe_pair(FindingRecord& record, const Touch& now, const std::string& now_did, const Touch& earlier,
@@ -66,6 +68,7 @@ std::string order_after(const Touch& earlier, const Touch& now) {
     case Kind::TmaLoad:
     case Kind::StAsync:
     case Kind::Reduce:
+    case Kind::BulkReduce:
       return now.write ? "Wait on the mbarrier that the earlier copy signals before the bytes are written again."
                        : "Wait on the mbarrier that the copy signals (mbarrier.try_wait with the parity of that phase) "
                          "before this; if the bytes "
@@ -121,7 +124,8 @@ void report_unordered(Cta& cta, const Warp& warp, const Touch& earlier, const To
 
 void report_unfenced(Cta& cta, const Warp& warp, const Touch& earlier, const Touch& now, uint32_t addr,
                      uint32_t bytes) {
-  const Severity severity = now.write ? Severity::Warning : Severity::Error;
+  const bool reads = !now.write || now.reduces();
+  const Severity severity = reads ? Severity::Error : Severity::Warning;
   FindingRecord* f = cta.findings.add(cta, &warp, -1, "proxy.missing_fence", severity, now.inst, earlier.inst);
   if (!f) return;
   f->say("%s %s %s, which %s wrote at line {@%d} through the generic proxy, with no fence.proxy.async after the write",

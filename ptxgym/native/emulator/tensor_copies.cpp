@@ -155,7 +155,7 @@ Step bulk_share(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
     }
     if (cta.shadow) {
       Shadow& there = *target.cta->shadow;
-      const Async kind = reduces ? Async::Reduce : Async::BulkLoad;
+      const Async kind = reduces ? Async::BulkReduce : Async::BulkLoad;
       there.mbar_use(warp, at, *target.mbar);
       there.async_begin(warp, at, kind, lane, target.mbar, bytes);
       cta.shadow->async_read(warp, at, Async::BulkStore, static_cast<uint32_t>(from), bytes, target.mbar);

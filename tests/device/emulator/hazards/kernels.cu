@@ -250,6 +250,32 @@ template <bool Good> __global__ void unfenced(uint32_t* out) {
   }
 }
 
+// A bulk reduction reads what it adds to. Two of them in any order are one sum.
+template <bool Good> __global__ void unfenced_sum(uint32_t* out) {
+  __shared__ alignas(128) uint32_t sum[64], data[64];
+  __shared__ uint64_t full;
+  if (threadIdx.x == 0) {
+    init(&full, 1);
+    init_fence();
+  }
+  put(&data[threadIdx.x], threadIdx.x);
+  proxy_fence();
+  put(&sum[threadIdx.x], 1);  // !proxy.missing_fence
+  if (Good) proxy_fence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    expect(&full, 512);
+    for (int i = 0; i < 2; ++i)
+      asm volatile(
+          "cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.add.u32 [%0], [%1], 256, [%2];" ::"r"(
+              address(sum)),
+          "r"(address(data)), "r"(address(&full))
+          : "memory");  // !proxy.missing_fence
+  }
+  wait(&full, 0);
+  out[threadIdx.x] = get(&sum[threadIdx.x]);
+}
+
 // No barrier before the store, in the second round as in the first: not a wait after it is missing.
 template <bool Good> __global__ void store_unfilled(uint32_t* out) {
   __shared__ alignas(128) uint32_t data[64];
@@ -537,6 +563,7 @@ PAIR(early_bulk, uint32_t*, const uint32_t*)
 PAIR(refill, uint32_t*, const uint32_t*)
 PAIR(unfenced, uint32_t*)
 PAIR(fenced_by_reader, uint32_t*)
+PAIR(unfenced_sum, uint32_t*)
 PAIR(store_unfilled, uint32_t*)
 PAIR(store_reuse, uint32_t*)
 PAIR(store_unwritten, uint32_t*)

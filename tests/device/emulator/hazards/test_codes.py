@@ -25,6 +25,7 @@ BAD = [
     ("double_buffer", "async.overwrite", ERROR),
     ("early_bulk", "async.read_early", ERROR),
     ("unfenced", "proxy.missing_fence", ERROR),
+    ("unfenced_sum", "proxy.missing_fence", ERROR),
     ("store_unfilled", "smem.race", ERROR),
     ("store_reuse", "async.overwrite", ERROR),
     ("store_unwritten", "smem.uninitialised", ERROR),
