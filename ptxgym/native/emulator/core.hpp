@@ -180,6 +180,7 @@ struct Warp {
   uint64_t executed = 0;     // warp instructions
   uint64_t seen_events = 0;  // value of Cta::events when the blocked lanes last tried
   uint32_t timed_out = 0;    // lanes whose try_wait reports failure instead of waiting again: nothing else can run
+  uint32_t gave_up = 0;      // lanes whose try_wait has failed once under the random policy, and has not succeeded since
   int skip_pc = -1;          // fairness: the next group is chosen among lanes beyond this instruction
   uint8_t watch = 3;         // which bits of Shadow::watched() matter now
   int polls = 0;             // polling instructions (test_wait, volatile loads, ...) since the scheduler last chose

@@ -150,6 +150,16 @@ Step transaction(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
   return Step::Next;
 }
 
+// A try_wait may return false after a time that depends on the machine (PTX ISA 9.7.13.15.16): who does not ask again
+// goes on too early. Under the random policy every other wait that would suspend does so first, whatever else is drawn.
+bool gives_up_first(const Cta& cta, const Warp& w, int at, const Mbar& m) {
+  if (cta.grid.policy != Policy::Random) return false;
+  uint64_t mixed = cta.grid.seed * 0x9e3779b97f4a7c15ull + cta.linear;
+  for (const uint64_t part : {static_cast<uint64_t>(w.id), static_cast<uint64_t>(at), uint64_t{m.address}, m.phases})
+    mixed = (mixed ^ part) * 0xbf58476d1ce4e5b9ull, mixed ^= mixed >> 29;
+  return mixed >> 40 & 1;
+}
+
 // Whether the phase that a lane asks for is complete: that of a parity is the one before the current, if parities
 // differ.
 template <bool SUSPENDS>
@@ -158,6 +168,7 @@ Step wait(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
   uint32_t done = 0, suspended = 0;
   for (uint32_t rest = mask; rest; rest &= rest - 1) {
     const int lane = first_lane(rest);
+    const uint32_t bit = 1u << lane;
     Mbar* m = cta.mbar_at(w, inst, lane, operand_address(cta, w, inst, lane));
     if (!m) return Step::Fault;
     if (cta.shadow) cta.shadow->mbar_use(w, at, *m);
@@ -166,14 +177,19 @@ Step wait(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
         by_parity ? w.reg<uint32_t>(inst.b)[lane] & 1 : static_cast<uint32_t>(w.reg<uint64_t>(inst.b)[lane] >> 20) & 1;
     const bool complete = by_parity ? (m->phases & 1) != parity : m->phases != w.reg<uint64_t>(inst.b)[lane] >> 20;
     if (complete) {
-      done |= 1u << lane;
+      done |= bit;
       if (cta.shadow) cta.shadow->mbar_observe(w, at, *m, m->phases);
-    } else if (SUSPENDS && !(w.timed_out >> lane & 1)) {
-      suspended |= 1u << lane;
-      w.block(1u << lane, Wait{WaitKind::Mbarrier, at, m->address, parity, ""}, true);
+    } else if (SUSPENDS && !(w.timed_out & bit)) {
+      if (!(w.gave_up & bit) && gives_up_first(cta, w, at, *m)) {
+        w.gave_up |= bit;
+        continue;
+      }
+      suspended |= bit;
+      w.block(bit, Wait{WaitKind::Mbarrier, at, m->address, parity, ""}, true);
     }
   }
   w.timed_out &= ~mask;
+  w.gave_up &= ~done;
   const uint32_t executed = mask & ~suspended;
   if (executed && inst.d >= 0) w.set_pred(inst.d, executed, done);
   if (done != mask) ++w.polls;

@@ -212,6 +212,30 @@ template <bool Good> __global__ void early_bulk(uint32_t* out, const uint32_t* i
   if (!Good) wait(&full, 0);
 }
 
+// A try_wait may return false, so it must be asked again.
+template <bool Good> __global__ void asked_once(uint32_t* out, const uint32_t* in) {
+  __shared__ alignas(128) uint32_t data[256];
+  __shared__ uint64_t full;
+  if (threadIdx.x == 0) {
+    init(&full, 1);
+    init_fence();
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    expect(&full, 1024);
+    bulk_load(data, in, 1024, &full);
+  }
+  uint32_t done = 0;
+  do {
+    asm volatile(
+        "{\n.reg .pred done;\nmbarrier.try_wait.parity.shared::cta.b64 done, [%1], 0;\nselp.u32 %0, 1, 0, done;\n}\n"
+        : "=r"(done)
+        : "r"(address(&full))
+        : "memory");
+  } while (Good && !done);
+  out[threadIdx.x] = get(&data[threadIdx.x]);  // !async.read_early
+}
+
 // A ring of one slot: the copy of round 1 must wait until everyone has read round 0.
 template <bool Good> __global__ void refill(uint32_t* out, const uint32_t* in) {
   __shared__ alignas(128) uint32_t data[256];
@@ -561,6 +585,7 @@ PAIR(early_cp_async, uint32_t*, const uint32_t*)
 PAIR(double_buffer, uint32_t*, const uint32_t*)
 PAIR(early_bulk, uint32_t*, const uint32_t*)
 PAIR(refill, uint32_t*, const uint32_t*)
+PAIR(asked_once, uint32_t*, const uint32_t*)
 PAIR(unfenced, uint32_t*)
 PAIR(fenced_by_reader, uint32_t*)
 PAIR(unfenced_sum, uint32_t*)

@@ -10,7 +10,10 @@ from ptxgym.verdict import Severity
 from tests.device.emulator.hazards.harness import DEVICE, SCHEDULES, Kernels, launch, lines_of, plan_of
 
 ERROR, WARNING, NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
-WITH_INPUT = {"early_cp_async", "double_buffer", "early_bulk", "refill", "copy_pending", "init_unfenced", "bytes_short"}
+WITH_INPUT = {
+    "early_cp_async", "double_buffer", "early_bulk", "refill", "asked_once", "copy_pending", "init_unfenced",
+    "bytes_short",
+}  # fmt: skip
 
 BAD = [
     ("race_read", "smem.race", ERROR),
@@ -41,6 +44,7 @@ BAD = [
 CLEAN = [
     *dict.fromkeys(name for name, _, _ in BAD),
     "refill",
+    "asked_once",
     "phase_skipped",
     "bytes_apart",
     "histogram",
@@ -179,6 +183,16 @@ def test_refill_before_everyone_has_read(kernels: Kernels, options: RunOptions) 
     found = [f for f in result.findings if f.code in ("async.overwrite", "async.read_early")]
     assert found and found[0].severity == ERROR
     assert kernels.marked("refill", "async.overwrite") & lines_of(found[0])
+
+
+def test_a_wait_that_is_not_asked_again(kernels: Kernels) -> None:
+    """A random schedule lets some waits run into their time limit; the twin, which is clean, asks again."""
+    random = [RunOptions(schedule="random", seed=seed) for seed in range(6)]
+    runs = [launch(kernels, kernels.mangled("asked_once", "b0"), inputs=True, options=options) for options in random]
+    found = [f for run in runs for f in run.findings if f.severity == ERROR]
+    assert "async.read_early" in {f.code for f in found}
+    assert all(kernels.marked("asked_once", "async.read_early") & lines_of(f) for f in found)
+    assert any(not run.findings for run in runs)
 
 
 def test_barrier_that_can_be_two_phases_ahead(kernels: Kernels) -> None:
