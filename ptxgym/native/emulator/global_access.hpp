@@ -28,6 +28,7 @@ class Ranges {
 };
 
 // An access of lanes to a buffer; one lane accesses `each` bytes.
-void order_global(Cta&, Warp&, const Inst&, Buffer&, const Ranges&, uint64_t each, Access, bool async = false);
-// The same for a bulk, tensor or asynchronous copy: an access by who issues it.
-void order_copy(Cta&, Warp&, const Inst&, uint64_t address, uint64_t bytes, Access);
+void order_global(Cta&, Warp&, const Inst&, Buffer&, const Ranges&, uint64_t each, Access);
+// The same for a bulk, tensor or asynchronous copy that `lane` issues, before the shadow learns that it begins. It reads
+// global memory when it is issued, and writes it until its group is waited for.
+void order_copy(Cta&, Warp&, const Inst&, int lane, uint64_t address, uint64_t bytes, Access);

@@ -29,6 +29,9 @@ constexpr const char* PRACTICE =
     "A flag orders other memory by a release (__syncthreads(), then __threadfence() or .release of scope .gpu) and an "
     "acquire (.acquire, or a relaxed load and then __threadfence()), each by the very thread that writes or reads the flag: "
     "one of the two is missing.";
+constexpr const char* COPY =
+    "Wait for the copy in the thread that issued it, before the flag is released: cp.async.bulk.wait_group without .read, "
+    "which waits for the source alone. Then release the flag (scope .gpu), and acquire it before this.";
 constexpr const char* SCOPE =
     "A scope must include the other thread: .cta reaches no other CTA, .cluster only those of the cluster; use .gpu.";
 constexpr const char* PLAIN =
@@ -131,21 +134,32 @@ void GlobalOrder::access(Cta& cta, const Knowledge* know, Buffer& buffer, const 
   pages_[static_cast<size_t>(&buffer - grid_.buffers.data())].apply(ranges, buffer.base, update);
 }
 
-void order_global(Cta& cta, Warp& warp, const Inst& inst, Buffer& buffer, const Ranges& ranges, uint64_t each,
-                  Access access, bool async) {
+namespace {
+
+constexpr int NO_COPY = -1;
+
+void order_lanes(Cta& cta, Warp& warp, const Inst& inst, Buffer& buffer, const Ranges& ranges, uint64_t each,
+                 Access access, int copying_lane) {
   GlobalOrder& order = *cta.grid.order;
   GlobalTouch& touch = order.next();
-  fill_in(touch, cta, warp, inst, access, async);
+  fill_in(touch, cta, warp, inst, access, copying_lane != NO_COPY);
   if (order.communicating && cta.shadow)
-    cta.shadow->global(warp, order, touch, buffer, ranges, each);
+    cta.shadow->global(warp, order, touch, buffer, ranges, each, copying_lane);
   else if (buffer.ordered || access != Access::Read)
     order.access(cta, nullptr, buffer, ranges);
 }
 
-void order_copy(Cta& cta, Warp& warp, const Inst& inst, uint64_t address, uint64_t bytes, Access access) {
+}  // namespace
+
+void order_global(Cta& cta, Warp& warp, const Inst& inst, Buffer& buffer, const Ranges& ranges, uint64_t each,
+                  Access access) {
+  order_lanes(cta, warp, inst, buffer, ranges, each, access, NO_COPY);
+}
+
+void order_copy(Cta& cta, Warp& warp, const Inst& inst, int lane, uint64_t address, uint64_t bytes, Access access) {
   Buffer* buffer = cta.find_buffer(address, bytes);
   if (buffer && !buffer->read_only && (buffer->ordered || access != Access::Read))
-    order_global(cta, warp, inst, *buffer, Ranges(address, bytes), bytes, access, true);
+    order_lanes(cta, warp, inst, *buffer, Ranges(address, bytes), bytes, access, lane);
 }
 
 bool GlobalOrder::ordered(const GlobalTouch& earlier, const GlobalTouch& now, const Knowledge* know) const {
@@ -215,7 +229,9 @@ void GlobalOrder::check(Cta& cta, const GlobalTouch& earlier, const GlobalTouch&
   const auto flag = flags_.find(buffer.base + (offset & ~3ull));
   if (likely && flag != flags_.end() && flag->second.strong) return;  // of one address all see one order
   if (both_strong) return report(cta, earlier, now, buffer, offset, Severity::Warning, SCOPE);
-  if (likely) return report(cta, earlier, now, buffer, offset, strong(now) ? Severity::Note : Severity::Warning, PRACTICE);
+  if (likely)
+    return report(cta, earlier, now, buffer, offset, strong(now) ? Severity::Note : Severity::Warning,
+                  earlier.async && changes(earlier) ? COPY : PRACTICE);
   if (changes(earlier) && changes(now) && (earlier.async || now.async))
     return report(cta, earlier, now, buffer, offset, Severity::Warning, NO_ORDER);  // their values come later
   if (changes(earlier) && changes(now) && !strong(earlier) && !strong(now)) {
@@ -257,7 +273,9 @@ void GlobalOrder::report(Cta& cta, const GlobalTouch& earlier, const GlobalTouch
   f->address = buffer.base + offset;
   f->say("%s %s byte %llu of %s, which %s %s at line {@%d}: nothing orders them%s", who(now).c_str(), verb(now), at,
          buffer.name, who(earlier).c_str(), verb(earlier), earlier.inst,
-         why == PRACTICE ? " but a flag that is not released and acquired" : "");
+         why == PRACTICE ? " but a flag that is not released and acquired"
+         : why == COPY   ? " but a flag that may be released before the copy is over"
+                         : "");
   f->party(0, who(now).c_str(), "%s %s", verb(now), buffer.name);
   f->party(1, who(earlier).c_str(), "%s %s", verb(earlier), buffer.name);
   f->mend("%s", why);

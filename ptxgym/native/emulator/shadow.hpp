@@ -45,8 +45,9 @@ struct Shadow {
   virtual void proxy_fence(Warp&, int inst) = 0;  // fence.proxy.async of any space that includes shared::cta
   virtual void mbar_init_fence(Warp&, int) {}     // fence.mbarrier_init
 
-  // ---- global memory of a launch whose CTAs communicate (global_order.hpp): an access of lanes, each of so many bytes
-  virtual void global(Warp&, GlobalOrder&, GlobalTouch&, Buffer&, const Ranges&, uint64_t /*each*/) {}
+  // ---- global memory of a launch whose CTAs communicate (global_order.hpp): an access of lanes, each of so many bytes;
+  // that of a copy, before its async_begin, names the lane that issues it
+  virtual void global(Warp&, GlobalOrder&, GlobalTouch&, Buffer&, const Ranges&, uint64_t /*each*/, int /*lane*/) {}
 
   // ---- named barriers: arrive when a warp (some of its lanes) arrives, complete when the count is full, depart as
   // each waiter goes on

@@ -15,7 +15,7 @@ bool acquires(uint8_t order) { return order == O_ACQUIRE || order == O_ACQ_REL |
 }  // namespace
 
 void ShadowState::global(Warp& warp, GlobalOrder& order, GlobalTouch& touch, Buffer& buffer, const Ranges& ranges,
-                         uint64_t each) {
+                         uint64_t each, int lane) {
   settle();
   WarpState& w = of(warp);
   const Inst& inst = cta_.program.kernel.inst[touch.inst];
@@ -29,6 +29,13 @@ void ShadowState::global(Warp& warp, GlobalOrder& order, GlobalTouch& touch, Buf
       });
   touch.component = static_cast<uint16_t>(w.component);
   touch.time = w.time;
+  if (touch.async && (touch.write || touch.kind == GlobalKind::Atomic)) {  // it is about to be issued
+    GroupQueue& q = queue(warp, Async::BulkStore, lane);
+    if (!q.writes) q.writes = shared_->components++;
+    touch.component = static_cast<uint16_t>(q.writes);
+    touch.time = q.issued + 1;
+    w.now.likely.raise(q.writes, touch.time);  // who waits for its source only gets away with it
+  }
   if (buffer.ordered || !reads || touch.kind == GlobalKind::Atomic)
     order.access(cta_, &w.now, buffer, ranges);
   if (!flags || order.flags_full()) return;

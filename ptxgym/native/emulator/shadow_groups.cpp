@@ -18,7 +18,7 @@ void ShadowState::report_not_committed(const Warp& warp, Async kind, int lane, c
                 "was not committed");
 }
 
-void ShadowState::group_wait(Warp& warp, int inst, Async kind, int lane, int64_t pending, bool) {
+void ShadowState::group_wait(Warp& warp, int inst, Async kind, int lane, int64_t pending, bool read_only) {
   settle();
   WarpState& w = of(warp);
   GroupQueue& q = queue(warp, kind, lane);
@@ -30,6 +30,7 @@ void ShadowState::group_wait(Warp& warp, int inst, Async kind, int lane, int64_t
   }
   const uint32_t over = q.wait(pending);
   w.now.raise(q.component, over);
+  if (q.writes && !read_only) w.now.raise(q.writes, q.wait_for_writes(pending));
   if (kind == Async::Wgmma) {
     // A collective starts when all four warps have issued it and completes for all at once.
     w.now.likely.join(collectives_[static_cast<size_t>(warp.id / 4)].likely);

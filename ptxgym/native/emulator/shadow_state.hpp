@@ -21,20 +21,29 @@ struct GroupQueue {
   uint32_t passed_over = 0;  // the last operation that a wait for all groups did not cover, for it was in none
   int passed_inst = -1, waited_inst = -1;  // they
   std::vector<uint32_t> groups;  // last operation of each group that no wait has covered
+  // Of bulk stores, which are over for shared memory before they are for global memory:
+  uint32_t writes = 0;            // component of what they write there, 0: nothing so far that is looked at
+  uint32_t written = 0;           // the last operation whose writes are performed
+  std::vector<uint32_t> writing;  // last operation of each group that only waits with .read have covered
 
   void commit() {
     committed = issued;
     groups.push_back(issued);
+    if (writes) writing.push_back(issued);
   }
   // All but the `pending` newest groups are over (-1: everything issued); returns the last operation that is over.
   uint32_t wait(int64_t pending) {
     if (pending < 0) commit(), pending = 0;
+    return pass(groups, pending, retired);
+  }
+  uint32_t wait_for_writes(int64_t pending) { return pass(writing, pending, written); }
+  static uint32_t pass(std::vector<uint32_t>& groups, int64_t pending, uint32_t& over) {
     if (static_cast<int64_t>(groups.size()) > pending) {
       const auto last = groups.end() - pending;
-      retired = std::max(retired, *(last - 1));
+      over = std::max(over, *(last - 1));
       groups.erase(groups.begin(), last);
     }
-    return retired;
+    return over;
   }
   bool uncommitted() const { return issued > committed; }
   bool pending() const { return issued > std::max(retired, handed_over); }
@@ -203,7 +212,7 @@ class ShadowState final : public Shadow {
   void atomic(Warp&, int inst, uint32_t addr, uint32_t bytes) override;
   void fence(Warp&, int inst) override;
   void proxy_fence(Warp&, int inst) override;
-  void global(Warp&, GlobalOrder&, GlobalTouch&, Buffer&, const Ranges&, uint64_t each) override;
+  void global(Warp&, GlobalOrder&, GlobalTouch&, Buffer&, const Ranges&, uint64_t each, int lane) override;
   void mbar_init_fence(Warp&, int inst) override;
   void bar_arrive(Warp&, int id) override;
   void bar_complete(int id) override;

@@ -95,7 +95,7 @@ uint8_t* resolve_bulk(Cta& cta, Warp& warp, const Inst& inst, int lane, uint64_t
     cta.fault(warp, inst, lane, "bulk.global_out_of_bounds",
               "a bulk copy of %u bytes at global address 0x%llx leaves every buffer", bytes, hex(global));
   } else if (cta.grid.order) {
-    order_copy(cta, warp, inst, global, bytes, access);
+    order_copy(cta, warp, inst, lane, global, bytes, access);
   }
   return data;
 }
@@ -325,7 +325,7 @@ Step cp_async(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
     if (bytes && (global % size || !(source = cta.global(global, bytes, Access::Read)))) {
       return cta.fault_address(warp, inst, lane, S_GLOBAL, global, bytes, size, "cp.async from");
     }
-    if (bytes && cta.grid.order) order_copy(cta, warp, inst, global, bytes, Access::Read);
+    if (bytes && cta.grid.order) order_copy(cta, warp, inst, lane, global, bytes, Access::Read);
     copies->pieces.push_back({source, static_cast<uint32_t>(shared), bytes, size});
   }
   if (Shadow* shadow = cta.shadow.get()) {

@@ -354,7 +354,7 @@ bool resolve(Cta& cta, Warp& warp, const Inst& inst, int lane, uint64_t map_addr
                     "of every buffer; check its globalDim and globalStrides",
                     size, hex(line.address));
     }
-    if (cta.grid.order) order_copy(cta, warp, inst, line.address, size, access);
+    if (cta.grid.order) order_copy(cta, warp, inst, lane, line.address, size, access);
   }
   if (!inside) note_outside(cta, warp, inst, lane, map, coords, access);
   return true;

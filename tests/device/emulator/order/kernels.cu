@@ -197,6 +197,34 @@ __global__ void copied(uint32_t* data, uint32_t* flag, uint32_t* out) {
   out[blockIdx.x] = tile[0] + tile[3];
 }
 
+// The copy engine writes what a flag announces. 0, 4: its writes are waited for; 1, 5: only its reads; 2: nothing is, before
+// the flag; 3: the reader does not wait for the flag. From 4 on it adds.
+template <int FAULT>
+__global__ void stored_by_copy(uint32_t* data, uint32_t* flag, uint32_t* out) {
+  __shared__ alignas(16) uint32_t tile[4];
+  if (threadIdx.x) return;
+  if (blockIdx.x == 0) {
+    const uint32_t from = static_cast<uint32_t>(__cvta_generic_to_shared(tile));
+    for (uint32_t i = 0; i < 4; ++i) tile[i] = i + 1;
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    if (FAULT < 4)
+      asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], 16;" ::"l"(data), "r"(from) : "memory");  // !1 !2 !3
+    else
+      asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%0], [%1], 16;" ::"l"(data), "r"(from) : "memory");  // !5
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+    if (FAULT == 1 || FAULT == 5)
+      asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+    else if (FAULT != 2)
+      asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+    store_release(flag, 1);
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+    return;
+  }
+  if (FAULT != 3)
+    while (load_acquire(flag) == 0) {}
+  out[blockIdx.x] = data[0] + data[3];  // !1 !2 !3 !5
+}
+
 #define INSTANCE(name, fault) template __global__ void name<fault>
 INSTANCE(last_one, 0)(uint32_t*, uint32_t*, uint32_t*);
 INSTANCE(last_one, 1)(uint32_t*, uint32_t*, uint32_t*);
@@ -222,5 +250,11 @@ INSTANCE(counts, 0)(uint32_t*);
 INSTANCE(counts, 1)(uint32_t*);
 INSTANCE(copied, 0)(uint32_t*, uint32_t*, uint32_t*);
 INSTANCE(copied, 1)(uint32_t*, uint32_t*, uint32_t*);
+INSTANCE(stored_by_copy, 0)(uint32_t*, uint32_t*, uint32_t*);
+INSTANCE(stored_by_copy, 1)(uint32_t*, uint32_t*, uint32_t*);
+INSTANCE(stored_by_copy, 2)(uint32_t*, uint32_t*, uint32_t*);
+INSTANCE(stored_by_copy, 3)(uint32_t*, uint32_t*, uint32_t*);
+INSTANCE(stored_by_copy, 4)(uint32_t*, uint32_t*, uint32_t*);
+INSTANCE(stored_by_copy, 5)(uint32_t*, uint32_t*, uint32_t*);
 INSTANCE(passed_on, 0)(uint32_t*, uint32_t*, uint32_t*);
 INSTANCE(passed_on, 1)(uint32_t*, uint32_t*, uint32_t*);

@@ -90,7 +90,7 @@ def worst(result: Execution) -> Severity:
 
 RIGHT = (
     "last_one<0>", "in_turn<0>", "all_meet<0>", "overlap<0>", "neighbour<0>", "counts<0>", "copied<0>", "halves",
-    "passed_on<0>",
+    "passed_on<0>", "stored_by_copy<0>", "stored_by_copy<4>",
 )  # fmt: skip
 
 
@@ -119,6 +119,10 @@ FAULTS = [
     ("counts", 1, WARNING),
     ("copied", 1, ERROR),
     ("passed_on", 1, WARNING),
+    ("stored_by_copy", 1, WARNING),  # a wait for the source of the copy alone
+    ("stored_by_copy", 2, WARNING),  # no wait before the flag
+    ("stored_by_copy", 3, ERROR),  # no flag
+    ("stored_by_copy", 5, WARNING),  # the same of a sum
 ]
 
 
