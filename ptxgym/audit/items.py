@@ -91,6 +91,7 @@ _SHARED = (
         (
             "smem.race",
             "global.race",
+            "global.not_read_only",
             "smem.uninitialised",
             "memory.uninitialised",
             "memory.lane_conflict",

@@ -37,7 +37,7 @@ from ptxgym.device.emulator.decode_operands import (
     memory,
     policy,
 )
-from ptxgym.device.emulator.ir import FEATURE, OP, ORDER, SCOPE, SPACE
+from ptxgym.device.emulator.ir import FEATURE, FLAG, OP, ORDER, SCOPE, SPACE
 from ptxgym.device.emulator.ptx import TYPE_BYTES, Integer, Memory, Operand, Real, Register, Sink, Symbol
 
 SPACES = {
@@ -301,7 +301,7 @@ def _load_store_rules() -> None:
         "ld",
         [*word("global", "nc"), optional("cache", "ca", "cg", "cs"), *hints, _VECTOR, kinds],
         _ld_nc,
-        note="non-coherent loads read what any load reads",
+        note="non-coherent loads read what any load reads; `global.not_read_only` where another CTA has written it",
         example="d, [a+4]",
     )
     rule("ldu", [space_slot("", "global"), _VECTOR, kinds], _ld, example="d, [a+4]")
@@ -316,7 +316,9 @@ def _load_store_rules() -> None:
 
 
 def _ld_nc(form: Form) -> Template | None:
-    return _ld(Form({**form.chosen, "space": "global"}, {**form.effects, "mods": SPACE_MODS["global"]}))
+    flags = FLAG["F_NC"] | (FLAG["F_NO_ALLOCATE"] if form.chosen.get("L1") == "L1::no_allocate" else 0)
+    effects = {**form.effects, "mods": SPACE_MODS["global"], "flags": form.effects["flags"] | flags}
+    return _ld(Form({**form.chosen, "space": "global"}, effects))
 
 
 _load_store_rules()

@@ -19,7 +19,7 @@ enum Flag : uint32_t {
   F_ABS = 1u << 8, F_XORSIGN = 1u << 9, F_CC_IN = 1u << 10, F_CC_OUT = 1u << 11,
   F_A_NOT = 1u << 12, F_C_NOT = 1u << 13, F_ALIGNED = 1u << 14, F_TRANS = 1u << 15, F_WS = F_TRANS,
   F_LEFT = 1u << 16, F_WRAP = 1u << 17, F_ROWS = F_WRAP, F_SHIFTAMT = 1u << 18, F_TO = 1u << 19, F_B_SIGNED = 1u << 20, F_B_E5M2 = F_B_SIGNED,
-  F_PARITY = 1u << 21, F_DROP = 1u << 22, F_NOINC = 1u << 23, F_NOCOMPLETE = F_NOINC, F_READ = 1u << 24, F_PACK = F_READ,
+  F_PARITY = 1u << 21, F_DROP = 1u << 22, F_NOINC = 1u << 23, F_NOCOMPLETE = F_NOINC, F_READ = 1u << 24, F_PACK = F_READ, F_NC = F_READ, F_NO_ALLOCATE = F_DROP,
   F_NEG_A = 1u << 25, F_NEG_B = 1u << 26, F_TRANS_A = 1u << 27, F_TRANS_B = 1u << 28, F_HAS_C = 1u << 29, F_HI = 1u << 30, F_PAIR = F_HI,
   F_RNA = 1u << 31,        // nearest, ties away from zero (cvt.rna.tf32.f32)
 };

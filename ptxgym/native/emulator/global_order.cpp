@@ -219,7 +219,8 @@ uint32_t GlobalOrder::with_writer(uint32_t writers, uint32_t touch) {
 void GlobalOrder::check(Cta& cta, const GlobalTouch& earlier, const GlobalTouch& now, const Knowledge* know,
                         const Buffer& buffer, uint64_t offset, uint64_t bytes) {
   if (!(earlier.mask & now.mask) || !(changes(earlier) || changes(now))) return;
-  if ((earlier.unit == now.unit && !communicating) || ordered(earlier, now, know)) return;
+  if (earlier.unit == now.unit && !communicating) return;
+  if (ordered(earlier, now, know)) return check_read_only(cta, earlier, now, buffer, offset);
   const bool both_strong = strong(earlier) && strong(now);
   if (both_strong && in_scope(earlier, now)) return;
   const bool same_unit = earlier.unit == now.unit;
@@ -247,6 +248,26 @@ void GlobalOrder::check(Cta& cta, const GlobalTouch& earlier, const GlobalTouch&
     return report(cta, earlier, now, buffer, offset, atomic_and_plain ? Severity::Warning : Severity::Note, PLAIN);
   }
   report(cta, earlier, now, buffer, offset, Severity::Error, NO_ORDER);
+}
+
+// ld.global.nc is for memory that is read-only for the whole launch (PTX ISA 9.7.9.9): its cache does not follow others'
+// writes. Lines that are not allocated there are read from L2 in practice; DeepEP relies on it.
+void GlobalOrder::check_read_only(Cta& cta, const GlobalTouch& earlier, const GlobalTouch& now, const Buffer& buffer,
+                                  uint64_t offset) {
+  const Inst& inst = cta.program.kernel.inst[now.inst];
+  if (inst.op != OP_LD || !(inst.flags & F_NC)) return;
+  const Severity severity = inst.flags & F_NO_ALLOCATE ? Severity::Note : Severity::Warning;
+  FindingRecord* f = cta.findings.add(cta, &cta.warps[now.warp], -1, "global.not_read_only", severity, now.inst, earlier.inst);
+  if (!f) return;
+  f->address = buffer.base + offset;
+  f->say("%s loads byte %llu of %s through the non-coherent cache (ld.global.nc), which %s %s in the same launch at line {@%d}",
+         who(now).c_str(), static_cast<unsigned long long>(offset), buffer.name, who(earlier).c_str(), verb(earlier),
+         earlier.inst);
+  f->party(0, who(now).c_str(), "reads %s by ld.global.nc", buffer.name);
+  f->party(1, who(earlier).c_str(), "%s %s", verb(earlier), buffer.name);
+  f->mend(
+      "Load what the launch writes with ld.global: no __ldg(), and no const __restrict__ pointer, of which the compiler makes "
+      "ld.global.nc. That cache may hold what was there before, whatever the flag.");
 }
 
 void GlobalOrder::settle() {

@@ -82,6 +82,7 @@ class GlobalOrder {
   void check(Cta&, const GlobalTouch& earlier, const GlobalTouch& now, const Knowledge*, const Buffer&, uint64_t offset,
              uint64_t bytes);
   bool ordered(const GlobalTouch& earlier, const GlobalTouch& now, const Knowledge*) const;
+  void check_read_only(Cta&, const GlobalTouch& earlier, const GlobalTouch& now, const Buffer&, uint64_t offset);
   uint32_t with_reader(uint32_t readers, uint32_t touch, const Knowledge*);
   uint32_t with_writer(uint32_t writers, uint32_t touch);
   void report(Cta&, const GlobalTouch& earlier, const GlobalTouch& now, const Buffer&, uint64_t offset, Severity,

@@ -225,6 +225,28 @@ __global__ void stored_by_copy(uint32_t* data, uint32_t* flag, uint32_t* out) {
   out[blockIdx.x] = data[0] + data[3];  // !1 !2 !3 !5
 }
 
+// A word that is handed over in order, and then loaded as if it were read-only. 0: by a plain load; 1: by ld.global.nc; 2: past
+// the cache of the SM, as DeepEP does; 3: by ld.global.nc of what nobody writes.
+template <int HOW>
+__global__ void non_coherent(uint32_t* data, uint32_t* flag, uint32_t* out) {
+  const uint32_t t = threadIdx.x;
+  if (blockIdx.x == 0) {
+    data[t] = t + 1;  // !1 !2
+    __syncthreads();
+    if (t == 0) asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(flag) : "memory");
+    return;
+  }
+  if (t == 0)
+    while (load_acquire(flag) == 0) {}
+  __syncthreads();
+  uint32_t value = 0;
+  const uint32_t* from = data + (HOW == 3 ? blockDim.x : 0) + t;
+  if (HOW == 0) value = *from;
+  if (HOW == 1 || HOW == 3) asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(value) : "l"(from));  // !1
+  if (HOW == 2) asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(value) : "l"(from));  // !2
+  out[blockIdx.x * blockDim.x + t] = value;
+}
+
 #define INSTANCE(name, fault) template __global__ void name<fault>
 INSTANCE(last_one, 0)(uint32_t*, uint32_t*, uint32_t*);
 INSTANCE(last_one, 1)(uint32_t*, uint32_t*, uint32_t*);
@@ -256,5 +278,9 @@ INSTANCE(stored_by_copy, 2)(uint32_t*, uint32_t*, uint32_t*);
 INSTANCE(stored_by_copy, 3)(uint32_t*, uint32_t*, uint32_t*);
 INSTANCE(stored_by_copy, 4)(uint32_t*, uint32_t*, uint32_t*);
 INSTANCE(stored_by_copy, 5)(uint32_t*, uint32_t*, uint32_t*);
+INSTANCE(non_coherent, 0)(uint32_t*, uint32_t*, uint32_t*);
+INSTANCE(non_coherent, 1)(uint32_t*, uint32_t*, uint32_t*);
+INSTANCE(non_coherent, 2)(uint32_t*, uint32_t*, uint32_t*);
+INSTANCE(non_coherent, 3)(uint32_t*, uint32_t*, uint32_t*);
 INSTANCE(passed_on, 0)(uint32_t*, uint32_t*, uint32_t*);
 INSTANCE(passed_on, 1)(uint32_t*, uint32_t*, uint32_t*);

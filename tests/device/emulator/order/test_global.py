@@ -90,7 +90,7 @@ def worst(result: Execution) -> Severity:
 
 RIGHT = (
     "last_one<0>", "in_turn<0>", "all_meet<0>", "overlap<0>", "neighbour<0>", "counts<0>", "copied<0>", "halves",
-    "passed_on<0>", "stored_by_copy<0>", "stored_by_copy<4>",
+    "passed_on<0>", "stored_by_copy<0>", "stored_by_copy<4>", "non_coherent<0>", "non_coherent<3>",
 )  # fmt: skip
 
 
@@ -153,6 +153,16 @@ def test_a_cluster_s_scope_reaches_the_cluster_alone(kernels: Kernels) -> None:
     alone = races(launch(kernels, "in_cluster"))
     assert alone and all(f.severity is WARNING for f in alone)
     assert any("scope" in (f.remedy or "") for f in alone)
+
+
+@pytest.mark.parametrize("options", SCHEDULES, ids=lambda o: f"{o.schedule}{o.seed}")
+@pytest.mark.parametrize(("how", "severity"), [(1, WARNING), (2, NOTE)])
+def test_what_the_launch_writes_is_not_read_only(
+    kernels: Kernels, how: int, severity: Severity, options: RunOptions
+) -> None:
+    (found,) = launch(kernels, f"non_coherent<{how}>", options).findings
+    assert (found.code, found.severity) == ("global.not_read_only", severity)
+    assert lines_of(found) == kernels.marked("non_coherent", str(how))
 
 
 @pytest.mark.parametrize("kernel", ["overlap<1>", "neighbour<1>", "last_one<1>", "in_turn<3>"])
