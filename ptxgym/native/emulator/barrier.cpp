@@ -130,13 +130,9 @@ Step fence(Cta& cta, Warp& w, const Inst& inst, uint32_t) {
   if (cta.shadow) cta.shadow->fence(w, cta.index_of(inst));
   return Step::Next;
 }
-// fence.proxy.async::generic orders one way only, towards the asynchronous proxy, which is the way that matters here.
-bool orders_shared_memory(int64_t proxy) {
-  return proxy == FP_ASYNC || proxy == FP_ASYNC_SHARED || proxy == FP_ASYNC_GENERIC;
-}
 Step proxy_fence(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
   if (inst.imm == FP_TENSORMAP) fence_tensor_maps(cta, w, inst, mask);
-  if (cta.shadow && orders_shared_memory(inst.imm))
+  else if (cta.shadow && inst.imm != FP_ALIAS)
     cta.shadow->proxy_fence(w, cta.index_of(inst));
   return Step::Next;
 }

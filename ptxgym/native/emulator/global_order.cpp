@@ -220,7 +220,12 @@ void GlobalOrder::check(Cta& cta, const GlobalTouch& earlier, const GlobalTouch&
                         const Buffer& buffer, uint64_t offset, uint64_t bytes) {
   if (!(earlier.mask & now.mask) || !(changes(earlier) || changes(now))) return;
   if (earlier.unit == now.unit && !communicating) return;
-  if (ordered(earlier, now, know)) return check_read_only(cta, earlier, now, buffer, offset);
+  if (ordered(earlier, now, know)) {
+    if (now.write || !changes(earlier)) return;
+    check_read_only(cta, earlier, now, buffer, offset);
+    check_proxy(cta, earlier, now, know, buffer, offset);
+    return;
+  }
   const bool both_strong = strong(earlier) && strong(now);
   if (both_strong && in_scope(earlier, now)) return;
   const bool same_unit = earlier.unit == now.unit;
@@ -248,6 +253,28 @@ void GlobalOrder::check(Cta& cta, const GlobalTouch& earlier, const GlobalTouch&
     return report(cta, earlier, now, buffer, offset, atomic_and_plain ? Severity::Warning : Severity::Note, PLAIN);
   }
   report(cta, earlier, now, buffer, offset, Severity::Error, NO_ORDER);
+}
+
+// Bulk and tensor copies read through the async proxy (PTX ISA 8.5): cp.async does not.
+void GlobalOrder::check_proxy(Cta& cta, const GlobalTouch& earlier, const GlobalTouch& now, const Knowledge* know,
+                              const Buffer& buffer, uint64_t offset) {
+  if (!know || !now.async || earlier.async || cta.program.kernel.inst[now.inst].op == OP_CP_ASYNC) return;
+  const bool shown = earlier.unit == now.unit
+                         ? know->shown.covers(earlier.component, earlier.time)
+                         : know->foreign_shown && know->foreign_shown->covers(earlier.unit, earlier.component, earlier.time);
+  if (shown) return;
+  FindingRecord* f =
+      cta.findings.add(cta, &cta.warps[now.warp], -1, "proxy.missing_fence", Severity::Warning, now.inst, earlier.inst);
+  if (!f) return;
+  f->address = buffer.base + offset;
+  f->say("%s reads byte %llu of %s, which %s wrote at line {@%d} through the generic proxy, with no fence.proxy.async after the "
+         "write",
+         who(now).c_str(), static_cast<unsigned long long>(offset), buffer.name, who(earlier).c_str(), earlier.inst);
+  f->party(0, who(now).c_str(), "reads %s", buffer.name);
+  f->party(1, who(earlier).c_str(), "%s %s", verb(earlier), buffer.name);
+  f->mend(
+      "fence.proxy.async.global (or fence.proxy.async) in the writing threads before the flag is released, or in the thread that "
+      "issues the copy after it was acquired.");
 }
 
 // ld.global.nc is for memory that is read-only for the whole launch (PTX ISA 9.7.9.9): its cache does not follow others'

@@ -24,6 +24,7 @@ struct GlobalFlag {
   ForeignRef wide;    // .gpu and .sys
   ForeignRef near;    // the same and .cluster: counts among the CTAs of a cluster
   ForeignRef likely;  // whatever hardware hands over in practice
+  ForeignRef shown;   // to the async proxy, whatever the scope
   uint32_t version = 0;
   bool strong = false;  // it is more than the target of a plain store
 };
@@ -82,6 +83,8 @@ class GlobalOrder {
   void check(Cta&, const GlobalTouch& earlier, const GlobalTouch& now, const Knowledge*, const Buffer&, uint64_t offset,
              uint64_t bytes);
   bool ordered(const GlobalTouch& earlier, const GlobalTouch& now, const Knowledge*) const;
+  void check_proxy(Cta&, const GlobalTouch& earlier, const GlobalTouch& now, const Knowledge*, const Buffer&,
+                   uint64_t offset);
   void check_read_only(Cta&, const GlobalTouch& earlier, const GlobalTouch& now, const Buffer&, uint64_t offset);
   uint32_t with_reader(uint32_t readers, uint32_t touch, const Knowledge*);
   uint32_t with_writer(uint32_t writers, uint32_t touch);

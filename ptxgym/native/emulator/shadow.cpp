@@ -371,12 +371,17 @@ void ShadowState::fence(Warp& warp, int inst) {
   tick(w);
 }
 
-void ShadowState::proxy_fence(Warp& warp, int) {
+// fence.proxy.async::generic orders one way only, towards the asynchronous proxy, which is the way that matters here.
+void ShadowState::proxy_fence(Warp& warp, int inst) {
   settle();
   WarpState& w = of(warp);
-  w.now.published.join(w.now.seen);
-  for (BarrierState& bar : barriers_)
-    bar.told_async |= bar.live && w.now.seen.covers(bar.init.component, bar.init.time);
+  const int64_t proxy = cta_.program.kernel.inst[inst].imm;
+  if (proxy != FP_ASYNC_GLOBAL) {
+    w.now.published.join(w.now.seen);
+    for (BarrierState& bar : barriers_)
+      bar.told_async |= bar.live && w.now.seen.covers(bar.init.component, bar.init.time);
+  }
+  if (cta_.grid.order && (proxy == FP_ASYNC || proxy == FP_ASYNC_GLOBAL)) show_global(w);
   tick(w);
 }
 

@@ -42,7 +42,7 @@ struct Shadow {
   virtual void write(Warp&, int inst, uint32_t addr, uint32_t bytes) = 0;
   virtual void atomic(Warp&, int inst, uint32_t addr, uint32_t bytes) = 0;
   virtual void fence(Warp&, int) {}               // membar, fence.acq_rel, fence.sc of any scope
-  virtual void proxy_fence(Warp&, int inst) = 0;  // fence.proxy.async of any space that includes shared::cta
+  virtual void proxy_fence(Warp&, int inst) = 0;  // fence.proxy.async of any space
   virtual void mbar_init_fence(Warp&, int) {}     // fence.mbarrier_init
 
   // ---- global memory of a launch whose CTAs communicate (global_order.hpp): an access of lanes, each of so many bytes;

@@ -43,13 +43,16 @@ struct Knowledge {
   ForeignRef foreign, foreign_likely;  // `seen` and `likely` of other CTAs
   Clock flushed;                       // what fences of scope .gpu made visible to all: a relaxed store after them releases it
   ForeignRef foreign_flushed;
+  Clock shown;  // generic writes to global memory that a fence.proxy.async made visible to the async proxy
+  ForeignRef foreign_shown;
 
   bool join(const Knowledge& other) {
     const bool a = seen.join(other.seen), b = published.join(other.published), c = likely.join(other.likely);
     const bool d = tensor.join(other.tensor);
     const bool e = ::join(foreign, other.foreign), f = ::join(foreign_likely, other.foreign_likely);
     const bool g = flushed.join(other.flushed), h = ::join(foreign_flushed, other.foreign_flushed);
-    return a || b || c || d || e || f || g || h;
+    const bool i = shown.join(other.shown), j = ::join(foreign_shown, other.foreign_shown);
+    return a || b || c || d || e || f || g || h || i || j;
   }
   void raise(uint32_t component, uint32_t time) {
     seen.raise(component, time);
@@ -61,7 +64,8 @@ struct Knowledge {
     likely.clear();
     tensor.clear();
     flushed.clear();
-    foreign = foreign_likely = foreign_flushed = nullptr;
+    shown.clear();
+    foreign = foreign_likely = foreign_flushed = foreign_shown = nullptr;
   }
 };
 

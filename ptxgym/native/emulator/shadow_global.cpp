@@ -98,6 +98,10 @@ void ShadowState::acquire_global(WarpState& w, GlobalFlag& flag, uint64_t addres
     if (const Clock* own = flag.likely->of(static_cast<uint32_t>(cta_.unit))) w.now.likely.join(*own);
     join(w.now.foreign_likely, flag.likely);
   }
+  if (flag.shown) {
+    if (const Clock* own = flag.shown->of(static_cast<uint32_t>(cta_.unit))) w.now.shown.join(*own);
+    join(w.now.foreign_shown, flag.shown);
+  }
   const bool wide = scope >= SC_GPU, near = scope >= SC_CLUSTER;
   if (acquires(how)) {
     if (wide) take(w, flag.wide);
@@ -116,12 +120,15 @@ void ShadowState::release_global(WarpState& w, GlobalOrder& order, const Ranges&
   const ForeignRef sure = ordered              ? message(w.now.seen, w.now.foreign)
                           : w.now.flushed.empty() ? nullptr
                                                   : message(w.now.flushed, w.now.foreign_flushed);
+  const ForeignRef shown =
+      w.now.shown.empty() && !w.now.foreign_shown ? nullptr : message(w.now.shown, w.now.foreign_shown);
   for (const Range& range : ranges)
     for (uint64_t at = range.address; at < range.address + range.bytes; at += each) {
       GlobalFlag& flag = order.make_flag(at);
       ++flag.version;
       flag.strong = true;
       join(flag.likely, likely);
+      join(flag.shown, shown);
       if (scope >= SC_GPU) join(flag.wide, sure);
       if (scope >= SC_CLUSTER) join(flag.near, ordered ? sure : w.fence_near);
     }
@@ -145,4 +152,11 @@ void ShadowState::fence_global(WarpState& w, const Inst& inst) {
     join(w.now.foreign_flushed, w.now.foreign);
   }
   if (scope >= SC_CLUSTER) w.fence_near = message(w.now.seen, w.now.foreign);
+}
+
+// A fence.proxy.async of global memory: the async proxy sees what this thread knows of.
+void ShadowState::show_global(WarpState& w) {
+  if (!cta_.grid.order->communicating) return;
+  w.now.shown.join(w.now.seen);
+  join(w.now.foreign_shown, w.now.foreign);
 }

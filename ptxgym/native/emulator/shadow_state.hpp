@@ -277,6 +277,7 @@ class ShadowState final : public Shadow {
   void release_global(WarpState&, GlobalOrder&, const Ranges&, uint64_t each, uint8_t order, uint8_t scope);
   void tell_plainly(WarpState&, GlobalOrder&, const Ranges&, uint64_t each);
   void fence_global(WarpState&, const Inst&);
+  void show_global(WarpState&);
   uint32_t number_of(const WarpState&, const Touch&);
   void touch(Warp&, const Touch&, uint32_t addr, uint32_t bytes);
   uint32_t next_history(Warp&, const Touch&, uint32_t history, uint32_t addr, uint32_t bytes);

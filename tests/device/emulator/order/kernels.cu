@@ -247,6 +247,43 @@ __global__ void non_coherent(uint32_t* data, uint32_t* flag, uint32_t* out) {
   out[blockIdx.x * blockDim.x + t] = value;
 }
 
+// The copy engine reads what another CTA has stored and handed over. 0: the writer fences the async proxy; 1: nobody does; 2: the
+// reader does; 3: a fence for shared memory alone; 4: a copy has written it, which needs none.
+template <int HOW>
+__global__ void loaded_by_copy(uint32_t* data, uint32_t* flag, uint32_t* out) {
+  __shared__ alignas(16) uint32_t tile[4];
+  __shared__ alignas(8) uint64_t full;
+  const uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(tile)), t = threadIdx.x;
+  const uint32_t bar = static_cast<uint32_t>(__cvta_generic_to_shared(&full));
+  if (blockIdx.x == 0) {
+    if (t < 4) {
+      (HOW == 4 ? tile : data)[t] = t + 1;  // !1 !3
+      if (HOW == 0) asm volatile("fence.proxy.async.global;" ::: "memory");
+      if (HOW == 3 || HOW == 4) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    }
+    __syncthreads();
+    if (t) return;
+    if (HOW == 4)
+      asm volatile(
+          "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], 16;\ncp.async.bulk.commit_group;\ncp.async.bulk.wait_group 0;" ::"l"(
+              data),
+          "r"(at)
+          : "memory");
+    store_release(flag, 1);
+    return;
+  }
+  if (t) return;
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\nfence.mbarrier_init.release.cluster;" ::"r"(bar) : "memory");
+  while (load_acquire(flag) == 0) {}
+  if (HOW == 2) asm volatile("fence.proxy.async;" ::: "memory");
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 16;" ::"r"(bar) : "memory");
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], 16, [%2];" ::"r"(at), "l"(data), "r"(bar) : "memory");  // !1 !3
+  asm volatile(
+      "{\n.reg .pred done;\nWAIT:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], 0;\n@!done bra WAIT;\n}\n" ::"r"(bar)
+      : "memory");
+  out[blockIdx.x] = tile[0] + tile[3];
+}
+
 #define INSTANCE(name, fault) template __global__ void name<fault>
 INSTANCE(last_one, 0)(uint32_t*, uint32_t*, uint32_t*);
 INSTANCE(last_one, 1)(uint32_t*, uint32_t*, uint32_t*);
@@ -282,5 +319,10 @@ INSTANCE(non_coherent, 0)(uint32_t*, uint32_t*, uint32_t*);
 INSTANCE(non_coherent, 1)(uint32_t*, uint32_t*, uint32_t*);
 INSTANCE(non_coherent, 2)(uint32_t*, uint32_t*, uint32_t*);
 INSTANCE(non_coherent, 3)(uint32_t*, uint32_t*, uint32_t*);
+INSTANCE(loaded_by_copy, 0)(uint32_t*, uint32_t*, uint32_t*);
+INSTANCE(loaded_by_copy, 1)(uint32_t*, uint32_t*, uint32_t*);
+INSTANCE(loaded_by_copy, 2)(uint32_t*, uint32_t*, uint32_t*);
+INSTANCE(loaded_by_copy, 3)(uint32_t*, uint32_t*, uint32_t*);
+INSTANCE(loaded_by_copy, 4)(uint32_t*, uint32_t*, uint32_t*);
 INSTANCE(passed_on, 0)(uint32_t*, uint32_t*, uint32_t*);
 INSTANCE(passed_on, 1)(uint32_t*, uint32_t*, uint32_t*);

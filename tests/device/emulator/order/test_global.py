@@ -91,6 +91,7 @@ def worst(result: Execution) -> Severity:
 RIGHT = (
     "last_one<0>", "in_turn<0>", "all_meet<0>", "overlap<0>", "neighbour<0>", "counts<0>", "copied<0>", "halves",
     "passed_on<0>", "stored_by_copy<0>", "stored_by_copy<4>", "non_coherent<0>", "non_coherent<3>",
+    "loaded_by_copy<0>", "loaded_by_copy<2>", "loaded_by_copy<4>",
 )  # fmt: skip
 
 
@@ -163,6 +164,14 @@ def test_what_the_launch_writes_is_not_read_only(
     (found,) = launch(kernels, f"non_coherent<{how}>", options).findings
     assert (found.code, found.severity) == ("global.not_read_only", severity)
     assert lines_of(found) == kernels.marked("non_coherent", str(how))
+
+
+@pytest.mark.parametrize("options", SCHEDULES, ids=lambda o: f"{o.schedule}{o.seed}")
+@pytest.mark.parametrize("how", [1, 3])
+def test_the_async_proxy_reads_what_was_fenced_for_it(kernels: Kernels, how: int, options: RunOptions) -> None:
+    (found,) = launch(kernels, f"loaded_by_copy<{how}>", options).findings
+    assert (found.code, found.severity) == ("proxy.missing_fence", WARNING)
+    assert lines_of(found) == kernels.marked("loaded_by_copy", str(how))
 
 
 @pytest.mark.parametrize("kernel", ["overlap<1>", "neighbour<1>", "last_one<1>", "in_turn<3>"])
