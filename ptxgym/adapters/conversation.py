@@ -9,8 +9,8 @@ from ptxgym.adapters.group import Member
 from ptxgym.adapters.rollout import Rollout
 from ptxgym.errors import InfrastructureError, UsageError
 
-Sampled = tuple[Sequence[int], Sequence[float]]
-"""Token ids of an answer, its end of turn included, and the logprob of each."""
+Sampled = tuple[Sequence[int], Sequence[float] | None]
+"""Token ids of an answer, its end of turn included, and the logprob of each, or None where they are not known."""
 NO_MEMBER = Member(task="", texts=(), reward=None, circumstances=frozenset())
 """A rollout that could not begin."""
 
@@ -41,7 +41,8 @@ class Conversation:
         opening = prompt if rollout is None else rollout.opening()  # where a GPU measures it says more than the row
         self.prompt_ids = _tokens(tokenizer, _templated(tokenizer, [{"role": "user", "content": opening}], True))
         self.completion_ids: list[int] = []
-        self.logprobs: list[float] = []
+        self.logprobs: list[float] | None = []
+        """Of all tokens; None where those of an answer are not known."""
         self.mask: list[int] = []
 
     @property
@@ -80,7 +81,7 @@ class Conversation:
         Raises:
             UsageError: if the chat template rewrites earlier turns, or ends answers in a way of its own.
         """
-        ids = self._append(sampled[0], sampled[1], 1)
+        ids = self._append(*sampled, 1)
         if self._rollout is None:
             if not ids:
                 self._append([self._tokenizer.eos_token_id], [0.0], 0)
@@ -102,12 +103,17 @@ class Conversation:
         """Let the last token be the policy's, where it wrote any."""
         self._over = True
         kept = max((at + 1 for at, own in enumerate(self.mask) if own), default=len(self.mask))
-        del self.completion_ids[kept:], self.logprobs[kept:], self.mask[kept:]
+        del self.completion_ids[kept:], self.mask[kept:]
+        if self.logprobs is not None:
+            del self.logprobs[kept:]
 
-    def _append(self, ids: Sequence[int], logprobs: Sequence[float], mask: int) -> list[int]:
+    def _append(self, ids: Sequence[int], logprobs: Sequence[float] | None, mask: int) -> list[int]:
         kept = list(ids)[: self._room - len(self.completion_ids)]
         self.completion_ids += kept
-        self.logprobs += list(logprobs)[: len(kept)]
+        if logprobs is None or self.logprobs is None:
+            self.logprobs = None
+        else:
+            self.logprobs += list(logprobs)[: len(kept)]
         self.mask += [mask] * len(kept)
         return kept
 

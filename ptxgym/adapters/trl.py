@@ -100,19 +100,18 @@ Sample = Callable[[Sequence[Sequence[int]], Any], Sequence[Sampled]]
 
 
 def generate(conversations: Sequence[Sequence[int]], trainer: Any) -> list[Sampled]:
-    """Sample with the trainer's own model and generation settings, by transformers."""
+    """Sample with the trainer's own model and generation settings, by transformers.
+
+    Without logprobs, as where TRL itself samples so: scores of every step are hundreds of gigabytes for long answers.
+    """
     model = trainer.accelerator.unwrap_model(trainer.model)
     tokenizer = trainer.processing_class
     batch = tokenizer.pad({"input_ids": [list(ids) for ids in conversations]}, padding_side="left", return_tensors="pt")
     batch = {name: batch[name].to(model.device) for name in ("input_ids", "attention_mask")}
     with torch.no_grad():
-        out = model.generate(
-            **batch, generation_config=trainer.generation_config, return_dict_in_generate=True, output_scores=True
-        )
-        logprobs = model.compute_transition_scores(out.sequences, out.scores, normalize_logits=True)
-    answers = out.sequences[:, batch["input_ids"].shape[1] :].tolist()
-    ends = trainer.eos_token_ids  # with which transformers generates, too
-    return [_until_end(ids, said.tolist(), ends) for ids, said in zip(answers, logprobs, strict=True)]
+        out = model.generate(**batch, generation_config=trainer.generation_config)
+    answers = out[:, batch["input_ids"].shape[1] :].tolist()
+    return [(_until_end(ids, trainer.eos_token_ids), None) for ids in answers]
 
 
 class KernelRollouts:
@@ -141,12 +140,12 @@ class KernelRollouts:
         self._sample = sample
         self._evaluator = evaluator if evaluator is not None else Evaluator.shared()
 
-    def __call__(self, prompts: Sequence[str], trainer: Any) -> dict[str, list[Any]]:
+    def __call__(self, prompts: Sequence[str], trainer: Any) -> dict[str, Any]:
         """Play one episode per prompt, all side by side.
 
         Returns:
-            `prompt_ids`, `completion_ids`, `logprobs`, `env_mask` (1 where the policy wrote, 0 for feedback) and
-            `member`, which `kernel_reward` reads.
+            `prompt_ids`, `completion_ids`, `logprobs` (None where the sampler does not know them), `env_mask` (1 where
+            the policy wrote, 0 for feedback) and `member`, which `kernel_reward` reads.
 
         Raises:
             UsageError: if a prompt is of no row, or the tokenizer's chat template cannot continue a conversation.
@@ -159,10 +158,11 @@ class KernelRollouts:
         for play in plays:
             if play.rollout is not None:
                 self._on_rollout(play.rollout)
+        logprobs = [play.logprobs for play in plays]
         return {
             "prompt_ids": [play.prompt_ids for play in plays],
             "completion_ids": [play.completion_ids for play in plays],
-            "logprobs": [play.logprobs for play in plays],
+            "logprobs": None if None in logprobs else logprobs,
             "env_mask": [play.mask for play in plays],
             "member": [play.member for play in plays],
         }
@@ -192,7 +192,6 @@ async def _answer_all(plays: Sequence[Conversation], sampled: Sequence[Sampled])
     await asyncio.gather(*(play.answer(said) for play, said in zip(plays, sampled, strict=True)))
 
 
-def _until_end(ids: list[int], logprobs: list[float], ends: Collection[int]) -> Sampled:
+def _until_end(ids: list[int], ends: Collection[int]) -> list[int]:
     """Cut off what a batch pads behind the end of a turn."""
-    length = next((at + 1 for at, token in enumerate(ids) if token in ends), len(ids))
-    return ids[:length], logprobs[:length]
+    return ids[: next((at + 1 for at, token in enumerate(ids) if token in ends), len(ids))]

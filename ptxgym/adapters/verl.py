@@ -45,17 +45,14 @@ class KernelAgentLoop(AgentLoopBase):  # type: ignore[misc]
         rollout = await Rollout.aof_row(row, self.evaluator or Evaluator.shared())
         play = await asyncio.to_thread(Conversation, rollout, "", self.tokenizer, self.rollout_config.response_length)
         request = uuid4().hex  # one for all turns: the server finds their common prefix in its cache
-        sampled, about = True, dict[str, Any]()
+        about = dict[str, Any]()
         while play.open:
             said = await self.server_manager.generate(
                 request_id=request, prompt_ids=play.ids, sampling_params=sampling_params
             )
-            sampled = sampled and said.log_probs is not None
             newest = {NEWEST: said.extra_fields[NEWEST]} if NEWEST in said.extra_fields else {}
             about = {**said.extra_fields, **about, **newest}  # as verl's own loops: of the first turn, but the newest
-            await play.answer(
-                (said.token_ids, said.log_probs or [0.0] * len(said.token_ids)), policy=str(newest.get(NEWEST, ""))
-            )
+            await play.answer((said.token_ids, said.log_probs), policy=str(newest.get(NEWEST, "")))
         if rollout.lost:
             raise InfrastructureError(f"a rollout of {play.member.task} has no reward: {rollout.lost}")
         member = rollout.member
@@ -63,7 +60,7 @@ class KernelAgentLoop(AgentLoopBase):  # type: ignore[misc]
             prompt_ids=play.prompt_ids,
             response_ids=play.completion_ids,
             response_mask=play.mask,
-            response_logprobs=play.logprobs if sampled else None,
+            response_logprobs=play.logprobs,
             reward_score=rollout.reward,
             num_turns=2 * len(member.texts),
             metrics=AgentLoopMetrics(),

@@ -55,7 +55,7 @@ class DrawnRollouts(KernelRollouts):
             else Curriculum.load(checkpoint / STATE, items)
         )
 
-    def __call__(self, prompts: Sequence[str], trainer: Any) -> dict[str, list[Any]]:
+    def __call__(self, prompts: Sequence[str], trainer: Any) -> dict[str, Any]:
         """Play one item a group; see `KernelRollouts`.
 
         Raises:

@@ -85,3 +85,15 @@ def test_a_template_that_ends_answers_by_another_token_is_refused(evaluator: Eva
     play = conversation(evaluator, 10_000, Letters(end="</turn>"))
     with pytest.raises(UsageError, match=r"does not end answers with .*; set the one that it ends them with"):
         asyncio.run(play.answer(said(NOTHING + END)))
+
+
+def test_logprobs_of_an_answer_that_are_not_known_make_those_of_all_unknown(evaluator: Evaluator) -> None:
+    for first, second in (([-1.0], None), (None, [-1.0])):
+        play = conversation(evaluator, 10_000)
+        asyncio.run(play.answer(([ord("a")], first)))
+        asyncio.run(play.answer(([ord("b")], second)))
+        assert play.logprobs is None and play.mask[0] == play.mask[-1] == 1
+    play = conversation(evaluator, 10_000)
+    asyncio.run(play.answer(([ord("a")], [-1.0])))
+    asyncio.run(play.answer(([ord("b")], [-2.0])))
+    assert play.logprobs == [-1.0, *[0.0] * (len(play.mask) - 2), -2.0]

@@ -115,8 +115,9 @@ def test_transformers_samples_by_default(tokenizer: Any, evaluator: Evaluator, t
     trainer.max_completion_length = trainer.generation_config.max_new_tokens = 8
     played = KernelRollouts([ROW], evaluator=evaluator)([PROMPT] * 2, trainer)
     assert [member.reward for member in played["member"]] == [0.0, 0.0]
-    for ids, logprobs, mask in zip(played["completion_ids"], played["logprobs"], played["env_mask"], strict=True):
-        assert len(ids) == len(logprobs) == len(mask) <= 8 and max(logprobs) < 0.0
+    assert played["logprobs"] is None, "as where TRL itself samples by transformers"
+    for ids, mask in zip(played["completion_ids"], played["env_mask"], strict=True):
+        assert len(ids) == len(mask) <= 8
     with pytest.raises(UsageError, match="of none of the rows"):
         KernelRollouts([ROW], evaluator=evaluator)(["another"], trainer)
 

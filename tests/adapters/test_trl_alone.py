@@ -31,7 +31,6 @@ def test_an_answer_ends_with_any_token_that_ends_the_trainers(trl: ModuleType) -
     asked = [[1], [1, 2], [1]]
     sampled = trl.generate(asked, trainer(Model(said), (END, END_OF_TEXT)))
     assert [text(ids) for ids, _ in sampled] == list(said)
-    assert [len(logprobs) for _, logprobs in sampled] == [len(each) for each in said]
     alone = trl.generate(asked, trainer(Model(said), (END,)))  # the control: here that token is one like any other
     assert text(alone[1][0]) == f"Another one.{END_OF_TEXT}".ljust(len(said[2]), END_OF_TEXT)
 
@@ -54,6 +53,24 @@ def test_only_an_answer_without_an_end_is_cut_off(
     )
     played = rollouts([ROW["prompt"]], trainer(Model([NOTHING + end]), ends))
     assert (codes, text(played["completion_ids"][0])) == ([code], NOTHING + end)
+
+
+def test_the_default_sampler_keeps_no_scores_and_gives_no_logprobs(trl: ModuleType, evaluator: Evaluator) -> None:
+    model = Model([NOTHING + END] * 2)
+    with_it = trainer(model, (END,), room=1000)
+    assert trl.generate([[1], [1]], with_it) == [([ord(each) for each in NOTHING + END], None)] * 2
+    assert model.asked == {"generation_config": with_it.generation_config}, "scores of each step fill the memory"
+    played = trl.KernelRollouts([ROW], evaluator=evaluator)([ROW["prompt"]] * 2, with_it)
+    assert played["logprobs"] is None and [sum(mask) for mask in played["env_mask"]] == [len(NOTHING) + 1] * 2
+    given = iter(([-0.5] * len(NOTHING), [-0.5] * len(NOTHING)))
+
+    def sample(asked: list[list[int]], _: object) -> list[tuple[list[int], list[float] | None]]:
+        return [([ord(each) for each in NOTHING], next(given, None)) for _ in asked]
+
+    rollouts = trl.KernelRollouts([ROW], sample, evaluator)
+    played = rollouts([ROW["prompt"]] * 2, with_it)  # the control: a sampler that knows them
+    assert played["logprobs"] == [[-0.5] * len(NOTHING)] * 2
+    assert rollouts([ROW["prompt"]] * 2, with_it)["logprobs"] is None
 
 
 def test_rows_that_no_prompt_tells_apart_are_refused(trl: ModuleType, evaluator: Evaluator) -> None:

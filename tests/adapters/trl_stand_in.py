@@ -71,14 +71,7 @@ class Model:
         self.asked = settings
         longest = max(map(len, self._answers))
         said = np.array([[ord(letter) for letter in text.ljust(longest, END_OF_TEXT)] for text in self._answers])
-        sequences = np.concatenate([input_ids, said], axis=1)
-        if not settings.get("return_dict_in_generate"):
-            return sequences
-        return SimpleNamespace(sequences=sequences, scores=None)
-
-    def compute_transition_scores(self, sequences: Any, scores: Any, normalize_logits: bool) -> Any:
-        """Return a log probability for each token that was generated."""
-        return np.full((len(sequences), max(map(len, self._answers))), -1.0)
+        return np.concatenate([input_ids, said], axis=1)
 
 
 def trainer(model: Any, ends: Sequence[str], room: int = 10_000) -> Any:
