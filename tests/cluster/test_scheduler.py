@@ -467,8 +467,8 @@ def test_of_several_aboard_a_dead_gpu_worker_nobody_is_blamed_until_each_ran_alo
 
 
 @pytest.mark.parametrize("started", [False, True], ids=["load of new episodes", "load of begun episodes"])
-@pytest.mark.parametrize("more", [0, 1, 3])
-def test_who_must_run_alone_gets_a_worker_to_itself_under_a_load_that_never_ends(more, started):
+@pytest.mark.parametrize(("more", "comes_back"), [(0, True), (1, True), (3, True), (1, False), (3, False)])
+def test_who_must_run_alone_gets_a_worker_to_itself_under_a_load_that_never_ends(more, comes_back, started):
     roles = [Role(f"H200 {number}", GPU.kinds, GPU.slots, GPU.arch, GPU.accelerator) for number in range(1 + more)]
     bench = Bench([BUILDER, *roles])
     builder, dying, *others = bench.staff()
@@ -489,11 +489,14 @@ def test_who_must_run_alone_gets_a_worker_to_itself_under_a_load_that_never_ends
     load = [measure(f"load {number}", started) for number in range(GPU.slots * (2 + more))]
     dying.die("sticky error")
     bench.settle()
-    (fresh,) = bench.staff()
     load += [measure(f"more {number}", started) for number in range(GPU.slots)]
-    fresh.probes[0].set_result(None)
-    bench.settle()
-    gpus = [fresh, *others]
+    gpus = others
+    if comes_back:
+        (fresh,) = bench.staff(dying.place)
+        fresh.probes[0].set_result(None)
+        bench.settle()
+        assert fresh.texts == ["one"]  # idle, though it may have been the GPU's fault
+        gpus = [fresh, *others]
     for turn in range(2 * (GPU.slots + 1)):
         for worker in gpus:
             assert worker.texts == ["one"] or worker.texts == ["other"] or not {"one", "other"} & set(worker.texts)
@@ -503,7 +506,35 @@ def test_who_must_run_alone_gets_a_worker_to_itself_under_a_load_that_never_ends
             worker.end(worker.texts[0])
             load.append(measure(f"turn {turn} of {worker.name}", started))
     assert [orphan.result(0).message for orphan in orphans.values()] == ["one", "other"]
-    assert len(bench.hires) == 0 and sum(ticket.done() for ticket in load) > GPU.slots * more
+    assert len(bench.hires) == (not comes_back) and sum(ticket.done() for ticket in load) > GPU.slots * more
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_who_must_run_alone_rather_runs_where_it_failed_than_waits_for_another_place(busy):
+    bench = Bench([BUILDER, GPU, Role("H200 1", GPU.kinds, GPU.slots, GPU.arch, GPU.accelerator)])
+    builder, dying, other = bench.staff("node 0", "node 0 GPU 0", "node 0 GPU 1")
+
+    def measure(text):
+        bench.ask(text, last=Kind.MEASURE)
+        builder.end(text)
+        bench.settle()
+
+    dying.probes[0].set_result(None)
+    bench.settle()
+    measure("one")
+    measure("two")
+    other.probes[0].set_result(None)
+    bench.settle()
+    if busy:
+        measure("three")
+        assert other.texts == ["three"]  # and has a slot free
+    dying.die("sticky error")
+    bench.settle()
+    assert other.texts == (["three"] if busy else ["one"])
+    (fresh,) = bench.staff(dying.place)
+    fresh.probes[0].set_result(None)
+    bench.settle()
+    assert fresh.texts == (["one"] if busy else ["two"])
 
 
 def test_the_end_is_told_to_all_who_wait_and_to_who_comes_after():
