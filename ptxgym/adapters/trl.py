@@ -20,9 +20,9 @@ from ptxgym.extras import missing
 
 try:
     import torch
-    import trl  # noqa: F401 - to say at import what is missing
     from accelerate import PartialState
     from accelerate.utils import gather_object
+    from trl.models import unwrap_model_for_generation
 except ImportError as error:
     raise missing("trl", "this adapter needs", "trl") from error
 
@@ -104,11 +104,16 @@ def generate(conversations: Sequence[Sequence[int]], trainer: Any) -> list[Sampl
 
     Without logprobs, as where TRL itself samples so: scores of every step are hundreds of gigabytes for long answers.
     """
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    tokenizer = trainer.processing_class
+    tokenizer, settings = trainer.processing_class, trainer.args
     batch = tokenizer.pad({"input_ids": [list(ids) for ids in conversations]}, padding_side="left", return_tensors="pt")
-    batch = {name: batch[name].to(model.device) for name in ("input_ids", "attention_mask")}
-    with torch.no_grad():
+    unwrapped = unwrap_model_for_generation(  # with gradient checkpointing, layers would keep no cache
+        trainer.model_wrapped,
+        trainer.accelerator,
+        gather_deepspeed3_params=settings.ds3_gather_for_generation,
+        gradient_checkpointing_kwargs=settings.gradient_checkpointing_kwargs,
+    )
+    with unwrapped as model, torch.no_grad():
+        batch = {name: batch[name].to(model.device) for name in ("input_ids", "attention_mask")}
         out = model.generate(**batch, generation_config=trainer.generation_config)
     answers = out[:, batch["input_ids"].shape[1] :].tolist()
     return [(_until_end(ids, trainer.eos_token_ids), None) for ids in answers]

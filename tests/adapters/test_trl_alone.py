@@ -11,7 +11,7 @@ from ptxgym.evaluator import Evaluator
 from tests.adapters import trl_stand_in
 from tests.adapters.conftest import NOTHING
 from tests.adapters.letters import END, END_OF_TEXT
-from tests.adapters.trl_stand_in import Model, trainer
+from tests.adapters.trl_stand_in import CHECKPOINTING, Model, trainer
 
 ROW = {"env": "PTX-Gemm-H100", "options": {"variant": "k64", "turns": 1}, "prompt": "Write the kernel."}
 HALF = "```cuda\nextern"
@@ -71,6 +71,15 @@ def test_the_default_sampler_keeps_no_scores_and_gives_no_logprobs(trl: ModuleTy
     played = rollouts([ROW["prompt"]] * 2, with_it)  # the control: a sampler that knows them
     assert played["logprobs"] == [[-0.5] * len(NOTHING)] * 2
     assert rollouts([ROW["prompt"]] * 2, with_it)["logprobs"] is None
+
+
+def test_it_samples_with_what_stands_before_each_token_and_leaves_the_model_as_it_trains(trl: ModuleType) -> None:
+    model = Model([NOTHING + END])
+    assert len(trl.generate([[1]], trainer(model, (END,)))) == 1, "gradient checkpointing was off"
+    assert model.checkpointing == CHECKPOINTING, "and is on again, as the trainer wants it"
+    model.checkpointing = None
+    trl.generate([[1]], trainer(model, (END,)))
+    assert model.checkpointing is None, "the control: what does not checkpoint does not after"
 
 
 def test_rows_that_no_prompt_tells_apart_are_refused(trl: ModuleType, evaluator: Evaluator) -> None:

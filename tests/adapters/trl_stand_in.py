@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -14,12 +14,16 @@ import pytest
 
 from tests.adapters.letters import END_OF_TEXT, Letters
 
+CHECKPOINTING = {"use_reentrant": False}
+"""The trainer's settings of gradient checkpointing."""
+
 
 def adapter(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Import `ptxgym.adapters.trl` over the stand-ins; what is installed is back after the test."""
     parts: dict[str, dict[str, Any]] = {
         "torch": {"no_grad": nullcontext},
         "trl": {},
+        "trl.models": {"unwrap_model_for_generation": unwrap_model_for_generation},
         "accelerate": {"PartialState": lambda: SimpleNamespace(process_index=0)},
         "accelerate.utils": {"gather_object": list},
     }
@@ -29,6 +33,21 @@ def adapter(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.delitem(sys.modules, "ptxgym.adapters.trl", raising=False)
     return import_module("ptxgym.adapters.trl")
+
+
+@contextmanager
+def unwrap_model_for_generation(
+    model: Wrapped,
+    accelerator: Any,
+    gather_deepspeed3_params: bool = True,
+    generation_kwargs: Any = None,
+    gradient_checkpointing_kwargs: Any = None,
+) -> Iterator[Model]:
+    """Lend the model with gradient checkpointing off, as TRL does."""
+    inner = accelerator.unwrap_model(model)
+    before, inner.checkpointing = inner.checkpointing, None
+    yield inner
+    inner.checkpointing = None if before is None else gradient_checkpointing_kwargs
 
 
 class Tensor(np.ndarray[Any, Any]):
@@ -65,20 +84,37 @@ class Model:
         """Make one that says `answers[row]` in each row."""
         self._answers = answers
         self.asked: dict[str, Any] = {}
+        self.checkpointing: Any = {"use_reentrant": True}
+        """Settings of gradient checkpointing, which GRPOConfig turns on; None where it is off."""
 
     def generate(self, *, input_ids: Tensor, attention_mask: Tensor, **settings: Any) -> Any:
-        """Return prompts with answers behind them."""
+        """Return prompts with answers behind them; with gradient checkpointing, up to transformers 5.22, nothing good.
+
+        `GradientCheckpointingLayer` drops the cache of a model in training mode there, and each token but the first
+        is sampled from the one before it alone.
+        """
+        assert self.checkpointing is None, "each token is sampled without what stands before it"
         self.asked = settings
         longest = max(map(len, self._answers))
         said = np.array([[ord(letter) for letter in text.ljust(longest, END_OF_TEXT)] for text in self._answers])
         return np.concatenate([input_ids, said], axis=1)
 
 
+class Wrapped:
+    """A model in what trains it on several devices."""
+
+    def __init__(self, model: Any) -> None:
+        """Wrap `model`."""
+        self.model = model
+
+
 def trainer(model: Any, ends: Sequence[str], room: int = 10_000) -> Any:
     """What of a GRPOTrainer the adapter reads; `ends` are its end tokens, the tokenizer's among them."""
     return SimpleNamespace(
         model=model,
-        accelerator=SimpleNamespace(unwrap_model=lambda wrapped: wrapped),
+        model_wrapped=Wrapped(model),
+        accelerator=SimpleNamespace(unwrap_model=lambda each: getattr(each, "model", each)),
+        args=SimpleNamespace(gradient_checkpointing_kwargs=CHECKPOINTING, ds3_gather_for_generation=True),
         processing_class=PaddingLetters(),
         generation_config=object(),
         eos_token_ids=[ord(end) for end in ends],
