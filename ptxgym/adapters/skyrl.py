@@ -26,7 +26,11 @@ ENV_ID = "ptxgym"
 
 
 class KernelTextEnv(BaseTextEnv):  # type: ignore[misc]  # the library is untyped
-    """One episode; `extras` is the row: `env`, `options`, and the trainer's `max_turns`."""
+    """One episode; `extras` is the row: `env`, `options`, `cumulative`, and the trainer's `max_turns`.
+
+    With `cumulative`, `step` returns what the rollout has earned so far, with what a preset that pays at the end owes,
+    not what the turn earned: for trainers that read the reward of a rollout's last step alone.
+    """
 
     def __init__(
         self, env_config: Any = None, extras: Mapping[str, Any] | None = None, *, evaluator: Evaluator | None = None
@@ -41,6 +45,7 @@ class KernelTextEnv(BaseTextEnv):  # type: ignore[misc]  # the library is untype
         row = dict(extras or {})
         limits = {"turns": row["max_turns"]} if row.get("max_turns") else {}
         self._rollout = Rollout.of_row(row, evaluator, **limits)
+        self._cumulative = bool(row.get("cumulative"))
         self.max_turns = self._rollout.episode.config.turns
 
     def init(self, prompt: ConversationType) -> tuple[ConversationType, dict[str, Any]]:
@@ -59,7 +64,8 @@ class KernelTextEnv(BaseTextEnv):  # type: ignore[misc]  # the library is untype
         self.turns = turn.number
         shown = [] if turn.done else [{"role": "user", "content": turn.feedback}]
         about = {"status": str(turn.verdict.status), "code": turn.verdict.code, "score": turn.score, **turn.terms}
-        return BaseTextEnvStepOutput(observations=shown, reward=turn.reward, done=turn.done, metadata=about)
+        reward = self._rollout.reward if self._cumulative else turn.reward
+        return BaseTextEnvStepOutput(observations=shown, reward=reward, done=turn.done, metadata=about)
 
     def get_metrics(self) -> dict[str, Any]:
         """Return the episode's numbers, and what its group is checked by."""
@@ -84,8 +90,16 @@ def register(env_id: str = ENV_ID) -> None:
         _register(id=env_id, entry_point="ptxgym.adapters.skyrl:KernelTextEnv")
 
 
-def skyrl_rows(split: str = "train", envs: Sequence[str] | None = None) -> list[dict[str, Any]]:
+def skyrl_rows(
+    split: str = "train", envs: Sequence[str] | None = None, cumulative: bool = False
+) -> list[dict[str, Any]]:
     """Return rows of a SkyRL data set, to be written as Parquet.
+
+    Args:
+        split: `train`, or `eval` for those held out.
+        envs: Plain ids to keep; by default all.
+        cumulative: Whether each step is rewarded with what the rollout has earned so far, as
+            `generator.step_wise_trajectories` needs it.
 
     Raises:
         UnknownNameError: if there is no such split.
@@ -97,6 +111,7 @@ def skyrl_rows(split: str = "train", envs: Sequence[str] | None = None) -> list[
             "env_class": ENV_ID,
             "env": row["env"],
             "options": row["options"],
+            "cumulative": cumulative,
         }
         for row in dataset_rows(split, envs)
     ]

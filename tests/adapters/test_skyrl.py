@@ -55,6 +55,19 @@ def test_a_conversation_of_two_turns(gym: ModuleType, evaluator: Evaluator) -> N
     env.close()
 
 
+@pytest.mark.parametrize("preset", ["shaped", "final"])
+def test_the_last_step_of_a_rollout_may_tell_its_whole_reward(
+    gym: ModuleType, evaluator: Evaluator, preset: str
+) -> None:
+    """SkyRL reads the last step alone under `step_wise_trajectories`, whichever turn its limits let be the last."""
+    options = {"variant": "k64", "reward": preset}
+    told, paid = (make(gym, evaluator, options=options, max_turns=3, cumulative=whole) for whole in (True, False))
+    rewards = [(told.step(answer)["reward"], paid.step(answer)["reward"]) for answer in (NOTHING, RIGHT, NOTHING)]
+    assert [so_far for so_far, _ in rewards] == pytest.approx([0.0, 0.2, 0.2])
+    by_turn = {"shaped": [0.0, 0.2, 0.0], "final": [0.0, 0.0, 0.2]}
+    assert [turn for _, turn in rewards] == pytest.approx(by_turn[preset]), "the control: these sum to the whole"
+
+
 def test_a_failing_machine_raises_and_costs_no_turn(gym: ModuleType, evaluator: Evaluator, device: FrailDevice) -> None:
     env, sibling = make(gym, evaluator), make(gym, evaluator)
     device.dying = True
@@ -102,5 +115,7 @@ def test_rows_are_of_the_shape_that_the_trainer_reads(gym: ModuleType, evaluator
 
     row = skyrl_rows("train", ["PTX-Gemm-H100"])[0]
     assert (row["env_class"], row["data_source"], row["prompt"][0]["role"]) == ("ptxgym", "ptxgym", "user")
+    whole = skyrl_rows("train", ["PTX-Gemm-H100"], cumulative=True)[0]
+    assert whole == {**row, "cumulative": True} and row["cumulative"] is False
     env = gym.make(row["env_class"], env_config={}, extras={**row, "max_turns": 5}, evaluator=evaluator)
     assert "You have 5 turns" in env.init(row["prompt"])[0][0]["content"]
