@@ -21,7 +21,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, Generic, TypeVar
@@ -189,6 +189,27 @@ class Judging:
             return self._late(call)
         finally:
             self._part(call)
+
+    def each(self, works: Iterable[Callable[[], T]]) -> Generator[T, None, None]:
+        """Run all in threads and yield what they return, in their order; see `call`.
+
+        The first error ends it, as does who closes the iterator: no other begins then, and nothing waits for those that
+        run.
+        """
+        calls = [self._queued(work) for work in works]
+        try:
+            for call in calls:
+                call.begun.result()
+                try:
+                    result = call.ended.result(self._deadline_s)
+                except TimeoutError:
+                    result = self._late(call)
+                yield result
+        finally:
+            for call in calls:
+                call.begun.cancel()
+            for call in calls:
+                self._part(call)
 
     def _part(self, call: _Call[Any]) -> None:
         """Give back the place of a call that has ended or is overdue; of another one, once it has or is."""

@@ -314,6 +314,58 @@ def test_what_is_waited_for_elsewhere_is_let_go_once_by_who_leaves(release: thre
     assert ends == ["first", "late"]
 
 
+def test_each_is_yielded_in_order_and_no_more_run_at_once_than_there_are_places() -> None:
+    bench, now, most, lock = Judging(at_once=3, deadline_s=TASK_TIME_S), Counter[str](), [0], threading.Lock()
+
+    def work(number: int) -> int:
+        with lock:
+            now["running"] += 1
+            most[0] = max(most[0], now["running"])
+        time.sleep(0.02 if number % 3 else 0.05)
+        with lock:
+            now["running"] -= 1
+        return number
+
+    assert list(bench.each(partial(work, number) for number in range(9))) == list(range(9))
+    assert 1 <= most[0] <= 3 and list(bench.each([])) == []
+
+
+@pytest.mark.parametrize("ending", ["error", "leaving", "deadline"])
+def test_who_ends_before_the_last_waits_for_none_that_runs_and_lets_no_other_begin(
+    release: threading.Event, ending: str
+) -> None:
+    bench = Judging(at_once=2, deadline_s=1.0 if ending == "deadline" else TASK_TIME_S)
+    begun, ends, hanging = list[str](), list[str](), threading.Event()
+
+    def hang() -> str:
+        with judging.withdrawing(lambda: ends.append("hang")):
+            hanging.set()
+            release.wait()
+        return "hung"
+
+    def first() -> str:
+        hanging.wait()
+        if ending == "error":
+            raise ZeroDivisionError
+        return "first"
+
+    results = bench.each([first, hang, hang, *[partial(begun.append, f"later {at}") for at in range(5)]])  # type: ignore[list-item]
+    if ending == "error":
+        with pytest.raises(ZeroDivisionError):
+            next(results)
+    else:
+        assert next(results) == "first"
+    if ending == "deadline":
+        with pytest.raises(Overdue):
+            next(results)
+    results.close()
+    assert "hang" in ends and not bench._waiting
+    release.set()
+    while bench._free < 2:
+        time.sleep(0.001)
+    assert begun == []
+
+
 def test_what_is_raised_is_raised_and_an_own_timeout_is_no_deadline() -> None:
     bench = Judging(deadline_s=TASK_TIME_S)
 

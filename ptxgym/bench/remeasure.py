@@ -11,6 +11,7 @@ import functools
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+from ptxgym import judging
 from ptxgym.bench.metrics import outcome_of
 from ptxgym.bench.runner import concurrently
 from ptxgym.envs import load_env
@@ -75,6 +76,7 @@ def remeasure(
                 verdict = unquoted(verdict)
             now = datetime.now(UTC).isoformat(timespec="milliseconds")
             found = Remeasurement(episode=episode.id, turn=turn.turn, epoch=EPOCH, verdict=verdict, measured_at=now)
+            judging.check_awaited()
             run.remeasured(found)
         on_progress(found)
 

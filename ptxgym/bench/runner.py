@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from ptxgym import judging
@@ -138,20 +138,14 @@ class _Sitting:
 
 
 def concurrently(work: Iterable[Callable[[], None]], limit: int) -> None:
-    """Run functions, `limit` at once; the first error ends it.
+    """Run functions, `limit` at once; the first error ends it, or an interrupt, without waiting for those that run.
 
     Raises:
         Exception: whatever one of them raises.
     """
-    with ThreadPoolExecutor(limit, "bench") as threads:
-        running = [threads.submit(each) for each in work]
-        try:
-            for each in running:
-                each.result()
-        except BaseException:
-            for each in running:
-                each.cancel()
-            raise
+    with contextlib.closing(judging.Judging(limit, None).each(work)) as results:
+        for _ in results:
+            pass
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Mapping
+from concurrent import futures
 from typing import ClassVar
 
 from ptxgym import judging
@@ -15,7 +16,7 @@ from ptxgym.device.cuda.gpu import Gpu
 from ptxgym.device.cuda.model import Tier
 from ptxgym.errors import UsageError
 from ptxgym.evaluator import RANDOM_SCHEDULES, Evaluator
-from ptxgym.serve.client import Call, Client
+from ptxgym.serve.client import INTERRUPTED_S, Call, Client
 from ptxgym.serve.wire import Asked
 from ptxgym.submission import MAX_SOURCE_BYTES, check_text
 from ptxgym.task import Task, load_arch, task_sha256
@@ -67,6 +68,8 @@ class RemoteEvaluator(Evaluator):
         super().__init__("emulator", secret="the service's", epoch=epoch)
         self._own_secret = False
         self._chosen, self._tier = device, check_tier(tier)
+        self._telling: set[futures.Future[None]] = set()
+        """Who lets go at the service just now."""
         self._client = Client(device, tier=tier, epoch=epoch)
         self._end_with(self._client.close)
 
@@ -146,7 +149,18 @@ class RemoteEvaluator(Evaluator):
     def _let_go(self, call: Call) -> None:
         """Tell the service that nobody waits any more, without waiting for that."""
         call.gone.set()
-        started(lambda: self._client.withdraw(call), "ptxgym-http")
+        telling = started(lambda: self._client.withdraw(call), "ptxgym-http")
+        self._telling.add(telling)
+        telling.add_done_callback(self._telling.discard)
+
+    def close(self) -> None:
+        """Close the connections; the service has a moment to hear who has let go. See `Evaluator.close`."""
+        futures.wait(list(self._telling), INTERRUPTED_S)
+        super().close()
+
+    def _forget_after_fork(self) -> None:
+        super()._forget_after_fork()
+        self._telling = set()
 
     def _call(self, text: str, task: Task, arch: str, workload: str | None) -> Call | Verdict:
         """Return what the service is to be asked, or the verdict on a text that cannot travel."""

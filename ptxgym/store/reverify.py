@@ -5,12 +5,14 @@ For after a change of emulator, recorder or judge: what was published should sti
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ptxgym import judging
 from ptxgym.availability import check_tier
 from ptxgym.device.cuda.model import Tier
 from ptxgym.envs import load_env
@@ -72,10 +74,11 @@ def reverify(
     stored = read_run(folder)
     found = kernels(stored)
     tier = next((each.verdict.provenance.tier for each in found if each.verdict.provenance.tier), "standard")
-    with _evaluator(stored, device, check_tier(tier)) as evaluator, ThreadPoolExecutor(threads) as pool:
+    with _evaluator(stored, device, check_tier(tier)) as evaluator:
         _check_devices(found, evaluator)
-        results = pool.map(lambda each: evaluator.evaluate(each.source, each.task, each.arch), found)
-        return tuple(_changed(found, results, on_progress))
+        judge = [functools.partial(evaluator.evaluate, each.source, each.task, each.arch) for each in found]
+        with contextlib.closing(judging.Judging(threads, None).each(judge)) as results:  # an interrupt waits for none
+            return tuple(_changed(found, results, on_progress))
 
 
 def kernels(stored: StoredRun) -> tuple[Kernel, ...]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -335,3 +337,20 @@ def test_a_kernel_that_cannot_be_judged_again_is_left_for_later(sittings: Sittin
         remeasure(run, evaluator, 1, results.append)
     assert results == [None]
     assert read_run(sittings.folder).remeasured == ()
+
+
+def test_an_interrupt_ends_a_second_judgement_without_waiting_for_what_runs() -> None:
+    begun, release = list[str](), threading.Event()
+
+    def hang() -> None:
+        begun.append("hang")
+        time.sleep(0.1)  # by then it is waited for
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        release.wait()
+
+    with pytest.raises(KeyboardInterrupt):
+        runner.concurrently([hang, lambda: begun.append("another")], 1)
+    release.set()
+    assert begun == ["hang"]
+    runner.concurrently([lambda: begun.append("first"), lambda: begun.append("second")], 1)
+    assert begun == ["hang", "first", "second"]

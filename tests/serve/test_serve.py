@@ -10,6 +10,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import gymnasium as gym
@@ -29,6 +30,7 @@ from ptxgym.errors import (
     UsageError,
 )
 from ptxgym.evaluator import Evaluator
+from ptxgym.judging import Judging
 from ptxgym.serve import client
 from ptxgym.serve.connection import Connections
 from ptxgym.serve.journal import Journal
@@ -402,6 +404,21 @@ def test_who_lets_go_while_the_server_is_down_is_heard_once_it_is_back(killable,
             time.sleep(0.1)
 
 
+def test_who_ends_a_second_judgement_lets_go_of_what_it_asked_for(start, log):
+    address, _, service = start()
+    with Evaluator(address) as evaluator:
+        asked = [partial(evaluator.evaluate, text, "gemm") for text in ("// ok", "// sleep 600", "// later")]
+        with closing(Judging(1, None).each(asked)) as results:
+            assert next(results).message == "// ok"
+            while ("emulate", "// sleep 600") not in steps(log):
+                time.sleep(0.05)
+    until = time.monotonic() + 60
+    while service.status().counters.get("cancelled") != 1:
+        assert time.monotonic() < until, "it goes on for nobody"
+        time.sleep(0.1)
+    assert "// later" not in {text for _, text in steps(log)}
+
+
 def test_after_a_restart_one_client_s_letting_go_does_not_end_another_s_wait(killable, log):
     """Of both the new process knows only the one who would wait longer."""
     address = killable.start()
@@ -417,6 +434,29 @@ def test_after_a_restart_one_client_s_letting_go_does_not_end_another_s_wait(kil
         while call(address, "DELETE", f"/v1/evaluations/{key}?asker=a")[0] != 204:
             time.sleep(0.05)
         assert other.result(120).message == text
+
+
+def test_who_closes_gives_the_service_a_moment_to_hear_who_has_let_go(monkeypatch):
+    told, may_tell = [], threading.Event()
+
+    def withdraw(self: client.Client, call: client.Call, limit_s: float = 1.0) -> None:
+        may_tell.wait()
+        told.append(call)
+
+    monkeypatch.setattr(client.Client, "withdraw", withdraw)
+    asked = client.Call(Asked(text="x", task="gemm", asker="me"))
+    evaluator = RemoteEvaluator("http://localhost:1")
+    evaluator._let_go(asked)
+    threading.Timer(0.2, may_tell.set).start()
+    evaluator.close()
+    assert told == [asked]
+    may_tell.clear()
+    monkeypatch.setattr("ptxgym.serve.remote.INTERRUPTED_S", 0.1)
+    evaluator = RemoteEvaluator("http://localhost:1")
+    evaluator._let_go(asked)
+    evaluator.close()  # which does not wait for ever
+    assert told == [asked]
+    may_tell.set()
 
 
 def test_who_is_interrupted_tells_the_service_quickly(monkeypatch):

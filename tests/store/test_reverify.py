@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -139,3 +141,30 @@ def test_the_command_lists_changes_and_ends_with_1_if_there_are_any(
         assert said.count("ok 0.450") == said.count("ok 0.200") == 2
     else:
         assert "2 kernels judged again, nothing changed" in said
+
+
+WAITS = """
+import sys, time
+from ptxgym import cli
+from ptxgym.evaluator import Evaluator
+def judge(*_):
+    sys.stderr.write("waiting\\n")
+    time.sleep(600)
+Evaluator._judge = judge
+sys.argv = ["ptxgym", "reverify", sys.argv[1]]
+cli.main()
+"""
+
+
+def test_an_interrupt_does_not_wait_for_what_is_being_judged(run: Path) -> None:
+    command = [sys.executable, "-c", WAITS, str(run)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            while "waiting" not in process.stderr.readline():
+                assert process.poll() is None
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 130
+            assert "ptxgym: interrupted" in process.stderr.read()
+        finally:
+            process.kill()
