@@ -14,9 +14,7 @@ from ptxgym.evaluator import Evaluator
 from ptxgym.extras import need
 from ptxgym.train.parts import EXTRA, WHO
 from ptxgym.train.recipe import Band
-
-STATE = "curriculum.json"
-"""In a checkpoint."""
+from ptxgym.train.run import CURRICULUM
 
 
 class DrawnRollouts(KernelRollouts):
@@ -52,7 +50,7 @@ class DrawnRollouts(KernelRollouts):
         self.curriculum = (
             Curriculum(items, seed=seed, band=(band.low, band.high))
             if checkpoint is None
-            else Curriculum.load(checkpoint / STATE, items)
+            else Curriculum.load(checkpoint / CURRICULUM, items)
         )
 
     def __call__(self, prompts: Sequence[str], trainer: Any) -> dict[str, Any]:
@@ -85,6 +83,6 @@ def saving(curriculum: Curriculum) -> Any:
 
         def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
             """Write beside the trainer's state."""
-            curriculum.save(Path(args.output_dir) / f"checkpoint-{state.global_step}" / STATE)
+            curriculum.save(Path(args.output_dir) / f"checkpoint-{state.global_step}" / CURRICULUM)
 
     return Saving()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from ptxgym.train.parts import (
     trainer_config,
 )
 from ptxgym.train.recipe import GrpoRecipe
-from ptxgym.train.run import CHECKPOINTS, Front, Log, TrainRun
+from ptxgym.train.run import CHECKPOINTS, CURRICULUM, Front, Log, TrainRun
 from ptxgym.train.sft import Trained
 
 
@@ -58,8 +60,8 @@ def grpo(
     judge = evaluator if evaluator is not None else Evaluator(recipe.device, tier=recipe.tier)
     try:
         Rollout.of_row(rows[0], judge)  # options that an episode does not take are told before a run begins
-        front = Front(method="grpo", recipe=recipe, ptxgym=ptxgym.__version__, packages=packages())
-        run = TrainRun(folder, front, resume=resume)
+        beside = () if recipe.curriculum is None else (CURRICULUM,)
+        run = TrainRun(folder, front_of(recipe, rows), resume=resume, beside=beside)
         from ptxgym.adapters.trl import KernelRollouts, kernel_reward
         from ptxgym.train.drawing import DrawnRollouts, saving
 
@@ -85,6 +87,12 @@ def grpo(
             judge.close()
     steps = trainer.state.global_step
     return Trained(save_whole(trainer, tokenizer, folder), steps, run.metrics(), len(rows))
+
+
+def front_of(recipe: GrpoRecipe, rows: Sequence[Mapping[str, Any]]) -> Front:
+    """Return what a run on such rows is."""
+    digest = hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
+    return Front(method="grpo", recipe=recipe, data_sha256=digest, ptxgym=ptxgym.__version__, packages=packages())
 
 
 def training_rows(recipe: GrpoRecipe) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,6 +24,8 @@ from ptxgym.verdict import Value
 
 FRONT = "train.json"
 METRICS = "metrics.jsonl"
+CURRICULUM = "curriculum.json"
+"""In a checkpoint."""
 CHECKPOINTS = "checkpoints"
 MODEL = "model"
 
@@ -37,7 +39,7 @@ class Front(Value):
     method: Literal["sft", "grpo", "ppo"]
     recipe: SftRecipe | GrpoRecipe | PpoRecipe
     data_sha256: str | None = None
-    """Of the rows that are trained on."""
+    """Of the rows that are trained on; None of PPO, which has none, and of GRPO begun by a version that did not keep it."""
     ptxgym: str
     packages: dict[str, str]
     """Versions of what trains."""
@@ -53,13 +55,14 @@ class Metrics(Value):
 class TrainRun:
     """A run that begins, or goes on. In a run of several processes only the first writes."""
 
-    def __init__(self, folder: Path, front: Front, *, resume: bool) -> None:
+    def __init__(self, folder: Path, front: Front, *, resume: bool, beside: Collection[str] = ()) -> None:
         """Begin a run, or open one to go on with.
 
         Args:
             folder: Of the run.
             front: As it would begin now.
             resume: Whether to go on from the last checkpoint; a run without one begins anew.
+            beside: Names of JSON files that a whole checkpoint holds beside the trainer's.
 
         Raises:
             UsageError: if there is a run and `resume` is not set, or the other way round, or it was another.
@@ -76,7 +79,7 @@ class TrainRun:
                 raise UsageError(f"{folder} holds a run; go on with it by --resume, or choose another folder")
             folder.mkdir(parents=True, exist_ok=True)
             write_whole(folder / FRONT, json.dumps(json.loads(to_json(front)), indent=2) + "\n")
-        self.checkpoint = _last_checkpoint(folder / CHECKPOINTS) if resume else None
+        self.checkpoint = _last_checkpoint(folder / CHECKPOINTS, beside) if resume else None
         """From which to go on."""
 
     def metrics(self) -> tuple[Metrics, ...]:
@@ -117,7 +120,7 @@ class TrainRun:
             raise UsageError(
                 f"the run in {self.folder} has another {', '.join(keys)}; a run goes on with its own recipe"
             )
-        if before.data_sha256 != self.front.data_sha256:
+        if before.data_sha256 not in (self.front.data_sha256, None):
             raise UsageError(f"the rows are not those that the run in {self.folder} began with; put them back")
 
 
@@ -130,10 +133,14 @@ def numbers(logged: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def _last_checkpoint(folder: Path) -> Path | None:
-    """Return the last checkpoint that is whole: the trainer's state is written last, and may be torn by a kill."""
+def _last_checkpoint(folder: Path, beside: Collection[str]) -> Path | None:
+    """Return the last checkpoint that is whole.
+
+    The trainer writes its state last, which may be torn by a kill; what callbacks put beside it comes after, or never.
+    """
     found = [path for path in folder.glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", path.name)]
-    return max((path for path in found if _whole(path / "trainer_state.json")), key=_step, default=None)
+    names = ("trainer_state.json", *beside)
+    return max((path for path in found if all(_whole(path / name) for name in names)), key=_step, default=None)
 
 
 def _whole(state: Path) -> bool:

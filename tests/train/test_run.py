@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 
 from ptxgym.cli.commands import app
 from ptxgym.errors import UsageError
-from ptxgym.train.grpo import grpo
+from ptxgym.train.grpo import front_of, grpo, training_rows
 from ptxgym.train.parts import load_tokenizer
 from ptxgym.train.recipe import GrpoRecipe, SftRecipe
-from ptxgym.train.run import CHECKPOINTS, FRONT, Front, TrainRun, numbers
+from ptxgym.train.run import CHECKPOINTS, CURRICULUM, FRONT, Front, TrainRun, numbers
 from ptxgym.train.sft import sft
 
 RECIPE = SftRecipe(name="r", summary="", model="m", data="d", seed=1)
@@ -58,6 +58,29 @@ def test_a_run_goes_on_with_its_own_recipe_and_rows(tmp_path: Path) -> None:
         TrainRun(tmp_path, front(data="bb"), resume=True)
     with pytest.raises(UsageError, match="is a run of sft, not grpo"):
         TrainRun(tmp_path, front(GrpoRecipe(name="r", summary="")), resume=True)
+
+
+def test_a_checkpoint_is_whole_with_what_is_put_beside_the_trainers_state(tmp_path: Path) -> None:
+    recipe = front(GrpoRecipe(name="r", summary=""))
+    TrainRun(tmp_path, recipe, resume=False)
+    first, second, third = (checkpoint(tmp_path, step) for step in (1, 2, 3))
+    (first / CURRICULUM).write_text("{}")
+    (second / CURRICULUM).write_text('{"torn": ')
+    assert TrainRun(tmp_path, recipe, resume=True, beside=(CURRICULUM,)).checkpoint == first
+    assert TrainRun(tmp_path, recipe, resume=True).checkpoint == third, "the control: without a curriculum"
+
+
+def test_grpo_goes_on_with_the_rows_that_it_began_with(tmp_path: Path) -> None:
+    recipe = GrpoRecipe(name="r", summary="", envs=("PTX-Gemm-H100",), variants=("k64", "nn"))
+    rows = training_rows(recipe)
+    TrainRun(tmp_path, front_of(recipe, rows), resume=False)
+    TrainRun(tmp_path, front_of(recipe, training_rows(recipe)), resume=True)
+    for changed in ([{**rows[0], "prompt": "Another task."}, *rows[1:]], rows[::-1], rows[1:]):
+        with pytest.raises(UsageError, match="the rows are not those"):
+            TrainRun(tmp_path, front_of(recipe, changed), resume=True)
+    older = front_of(recipe, rows).model_copy(update={"data_sha256": None})
+    TrainRun(tmp_path / "older", older, resume=False)
+    TrainRun(tmp_path / "older", front_of(recipe, rows), resume=True)
 
 
 def test_numbers_behind_the_checkpoint_are_logged_anew(tmp_path: Path) -> None:
