@@ -8,7 +8,8 @@ group's mean and deviation and gives no advantage.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ptxgym.adapters.conversation import NO_MEMBER, Conversation, Sampled
@@ -159,7 +160,7 @@ class KernelRollouts:
         plays = [Conversation(self._begin(each), each, trainer.processing_class, room, ends) for each in prompts]
         while open_ := [play for play in plays if play.open]:
             sampled = self._sample([play.ids for play in open_], trainer)
-            asyncio.run(_answer_all(open_, sampled))
+            _run(_answer_all(open_, sampled))
         for play in plays:
             if play.rollout is not None:
                 self._on_rollout(play.rollout)
@@ -195,6 +196,17 @@ def _by_prompt(rows: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]
 
 async def _answer_all(plays: Sequence[Conversation], sampled: Sequence[Sampled]) -> None:
     await asyncio.gather(*(play.answer(said) for play, said in zip(plays, sampled, strict=True)))
+
+
+def _run(answers: Coroutine[Any, Any, None]) -> None:
+    """Wait for answers; in a thread of their own where this one has a loop that runs, as in a notebook."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        asyncio.run(answers)
+        return
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, answers).result()
 
 
 def _until_end(ids: list[int], ends: Collection[int]) -> list[int]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ptxgym.adapters.group import ROUNDING
 from ptxgym.adapters.rollout import Rollout
 from ptxgym.adapters.trl import KernelRollouts
 from ptxgym.curriculum import Curriculum, variant_items
@@ -70,7 +71,7 @@ class DrawnRollouts(KernelRollouts):
         played = super().__call__([self._prompts[key] for key in keys for _ in range(size)], trainer)
         for at, member in enumerate(played["member"]):
             reward = member.reward
-            self.curriculum.tell(keys[at // size], None if reward is None else reward >= self._success)
+            self.curriculum.tell(keys[at // size], None if reward is None else reward + ROUNDING >= self._success)
         return played
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import ModuleType
 
 import pytest
@@ -95,3 +96,13 @@ def test_rows_that_no_prompt_tells_apart_are_refused(trl: ModuleType, evaluator:
     )
     played = rollouts([ROW["prompt"], "And another."], trainer(Model([NOTHING] * 2), (END,), room=len(NOTHING)))
     assert turns == [1, 2] and len(played["member"]) == 2
+
+
+def test_it_trains_in_a_notebook_whose_loop_runs(trl: ModuleType, evaluator: Evaluator) -> None:
+    rollouts = trl.KernelRollouts([ROW], evaluator=evaluator)
+
+    async def cell() -> float | None:
+        played = rollouts([ROW["prompt"]], trainer(Model([NOTHING + END]), (END,)))
+        return played["member"][0].reward  # type: ignore[no-any-return]
+
+    assert asyncio.run(cell()) == 0.0

@@ -18,8 +18,8 @@ CHECKPOINTING = {"use_reentrant": False}
 """The trainer's settings of gradient checkpointing."""
 
 
-def adapter(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Import `ptxgym.adapters.trl` over the stand-ins; what is installed is back after the test."""
+def adapter(monkeypatch: pytest.MonkeyPatch, name: str = "ptxgym.adapters.trl") -> ModuleType:
+    """Import the adapter, or what builds on it, over the stand-ins; what is installed is back after the test."""
     parts: dict[str, dict[str, Any]] = {
         "torch": {"no_grad": nullcontext},
         "trl": {},
@@ -27,12 +27,14 @@ def adapter(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         "accelerate": {"PartialState": lambda: SimpleNamespace(process_index=0)},
         "accelerate.utils": {"gather_object": list},
     }
-    for name, attributes in parts.items():
-        module = ModuleType(name)
+    for part, attributes in parts.items():
+        module = ModuleType(part)
         vars(module).update(attributes)
-        monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.delitem(sys.modules, "ptxgym.adapters.trl", raising=False)
-    return import_module("ptxgym.adapters.trl")
+        monkeypatch.setitem(sys.modules, part, module)
+    for ours in {"ptxgym.adapters.trl", name}:
+        monkeypatch.setitem(sys.modules, ours, ModuleType(ours))  # and so it is put back, or forgotten
+        del sys.modules[ours]
+    return import_module(name)
 
 
 @contextmanager
