@@ -165,7 +165,7 @@ bool gives_up_first(const Cta& cta, const Warp& w, int at, const Mbar& m) {
 template <bool SUSPENDS>
 Step wait(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
   const int at = cta.index_of(inst);
-  uint32_t done = 0, suspended = 0;
+  uint32_t done = 0, suspended = 0, gave_up = 0;
   for (uint32_t rest = mask; rest; rest &= rest - 1) {
     const int lane = first_lane(rest);
     const uint32_t bit = 1u << lane;
@@ -181,7 +181,7 @@ Step wait(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
       if (cta.shadow) cta.shadow->mbar_observe(w, at, *m, m->phases);
     } else if (SUSPENDS && !(w.timed_out & bit)) {
       if (!(w.gave_up & bit) && gives_up_first(cta, w, at, *m)) {
-        w.gave_up |= bit;
+        gave_up |= bit;
         continue;
       }
       suspended |= bit;
@@ -189,8 +189,12 @@ Step wait(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
     }
   }
   w.timed_out &= ~mask;
-  w.gave_up &= ~done;
+  w.gave_up = (w.gave_up & ~done) | gave_up;
   const uint32_t executed = mask & ~suspended;
+  if (gave_up) {  // a wait counts once, when it succeeds: the warp loop is going to count this
+    cta.warp_counts[at] -= executed == gave_up;
+    cta.thread_counts[at] -= static_cast<uint32_t>(__builtin_popcount(gave_up));
+  }
   if (executed && inst.d >= 0) w.set_pred(inst.d, executed, done);
   if (done != mask) ++w.polls;
   return suspended ? Step::Block : Step::Next;
