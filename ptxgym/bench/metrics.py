@@ -276,7 +276,7 @@ class Shift:
     after: Rate
     difference: float
     p_value: float
-    """Fisher's exact test, two-sided."""
+    """Exact permutation test, two-sided; see `compare`."""
 
 
 def shift(before: Sequence[Trajectory], after: Sequence[Trajectory], turns: int, metric: Metric = "target") -> Shift:

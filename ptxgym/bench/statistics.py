@@ -19,6 +19,8 @@ CONFIDENCE = 0.95
 RESAMPLES = 10_000
 SEED = 20_260_801
 """Of every bootstrap, so that the same run prints the same intervals."""
+DRAWN_AT_ONCE = 1_000_000
+"""Trajectories that a bootstrap draws at once: 8 MB, whatever their number."""
 EXACT_DIGITS, COARSE_DIGITS = 10, 4
 """To which sums of differences of rates are told apart, and to which where trajectories left out make them too many; a
 p-value is then too large rather than too small."""
@@ -68,9 +70,13 @@ def bootstrap_ratio(
     part, whole = np.asarray(parts, float), np.asarray(wholes, float)
     if part.shape != whole.shape or part.size == 0 or whole.sum() <= 0:
         raise ValueError("a ratio needs as many parts as wholes, and a whole above 0")
-    drawn = np.random.default_rng(SEED).integers(0, part.size, (resamples, part.size))
-    sums = whole[drawn].sum(axis=1)
-    ratios = part[drawn].sum(axis=1)[sums > 0] / sums[sums > 0]
+    generator, block = np.random.default_rng(SEED), max(1, DRAWN_AT_ONCE // part.size)
+    sums, ratios = np.empty(resamples), np.empty(resamples)
+    for start in range(0, resamples, block):
+        drawn = generator.integers(0, part.size, (min(block, resamples - start), part.size))
+        sums[start : start + block] = whole[drawn].sum(axis=1)
+        ratios[start : start + block] = part[drawn].sum(axis=1)
+    ratios = ratios[sums > 0] / sums[sums > 0]
     tail = (1 - confidence) / 2
     low, high = np.quantile(ratios, (tail, 1 - tail))
     return Interval(float(part.sum() / whole.sum()), float(low), float(high))
@@ -99,7 +105,9 @@ def compare(first: Mapping[str, Count], second: Mapping[str, Count]) -> Comparis
     """Compare success rates within each task, exactly.
 
     The test permutes trajectories between the two models within each task: given how many succeeded there, the first's
-    share is hypergeometric. The statistic is the mean difference over tasks; with one task this is Fisher's exact test.
+    share is hypergeometric. The statistic is the mean difference over tasks: as extreme is what differs as much. With
+    one task and equally many trajectories this is Fisher's exact test, which asks what is as unlikely; with unequal
+    numbers the two differ.
 
     Args:
         first: Counts by task.

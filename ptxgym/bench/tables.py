@@ -158,7 +158,7 @@ def transfers(recipe: Recipe, found: Sequence[Trajectory]) -> Table:
                 )
             )
     columns = ("transfer", "arm", "agent", "turns", "before", "after", "difference", "p")
-    notes = ["p: Fisher's exact test, not corrected."]
+    notes = ["p: exact permutation test, two-sided, not corrected."]
     if any(row[-1] == NONE for row in rows):
         notes.append("What was emulated is not compared with what was measured.")
     return Table("Transfer, target within so many turns", columns, tuple(rows), tuple(notes))

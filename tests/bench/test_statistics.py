@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from ptxgym.bench.statistics import Count, best_of, bootstrap_ratio, compare, holm, wilson
+from ptxgym.bench.statistics import SEED, Count, best_of, bootstrap_ratio, compare, holm, wilson
 
 
 @given(st.integers(1, 500).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
@@ -64,6 +65,27 @@ def test_bootstrap_of_unequal_trajectories_weighs_turns() -> None:
     assert bootstrap_ratio([1, 5, 3], [8, 8, 8]) == bootstrap_ratio([1, 5, 3], [8, 8, 8])
     with pytest.raises(ValueError, match="whole above 0"):
         bootstrap_ratio([0], [0])
+
+
+def test_a_bootstrap_of_many_trajectories_takes_little_memory() -> None:
+    parts, wholes = [1, 0, 3, 2] * 1500, [8, 4, 8, 2] * 1500
+    tracemalloc.start()
+    try:
+        found = bootstrap_ratio(parts, wholes, resamples=1000)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < 50e6 < 1000 * 6000 * 8 * 2, "all draws and their numbers would be 96 MB"
+    drawn = np.random.default_rng(SEED).integers(0, 6000, (1000, 6000))  # as if all were drawn at once
+    ratios = np.array(parts)[drawn].sum(axis=1) / np.array(wholes)[drawn].sum(axis=1)
+    assert (found.low, found.high) == tuple(np.quantile(ratios, (0.025, 0.975)))
+
+
+def test_with_unequal_totals_the_comparison_is_of_differences_not_of_likelihoods() -> None:
+    """6 of 10 against 0 of 5: differences of 0.6 and more, either way, are C(10, k)·C(5, 6 − k) of C(15, 6) deals."""
+    found = compare({"t": Count(6, 10)}, {"t": Count(0, 5)})
+    assert found.p_value == pytest.approx((210 * 1 + 10 * 1 + 45 * 5) / 5005)
+    assert stats.fisher_exact([[6, 4], [0, 5]]).pvalue == pytest.approx((210 * 1 + 10 * 1) / 5005)
 
 
 @given(st.integers(1, 15), st.integers(1, 15), st.data())
