@@ -185,7 +185,9 @@ class _Process:
         with self._mutex:
             answer = self._waiting.pop(number, None)
             if isinstance(value, Error) and value.last:
-                self._ended = "the judge process of the GPU has lost its context; the next evaluation starts another"
+                self._ended = (
+                    "the judge process of the GPU lost its context or was full; the next evaluation starts one"
+                )
         if answer is None:
             return
         if not isinstance(value, Error):

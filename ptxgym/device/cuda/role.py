@@ -66,6 +66,8 @@ class Role:
         self._channel = channel
         self._bench = bench
         self._witnesses: dict[int, Future[Witness]] = {}
+        self._was_short = False
+        """Whether an evaluation found no memory, and the process went on for those beside it."""
         self._mutex = threading.Lock()
 
     def serve(self) -> None:
@@ -123,20 +125,32 @@ class Role:
             answer = measure(request, self._bench.tools(), witness)
             self._send(Kind.ANSWER, frame.number, answer)
         except InfrastructureError as error:
-            self._send(Kind.ERROR, frame.number, Error("infrastructure", str(error)))
+            lost = memory_short(error) and self._is_full()
+            self._send(Kind.ERROR, frame.number, Error("infrastructure", str(error), last=lost))
         except UsageError as error:
             self._send(Kind.ERROR, frame.number, Error("usage", str(error)))
         except BaseException as error:
             said = f"the judge process failed: {error!r}\n{traceback.format_exc()}"
-            if type(error).__name__ == "OutOfMemoryError":  # cupy's or torch's
-                said = f"the GPU's memory is short: {error}; end what else runs there, or share one Evaluator"
             lost = context_lost(error)
+            if memory_short(error):
+                said = f"the GPU's memory is short: {error}; end what else runs there, or share one Evaluator"
+                lost = lost or self._is_full()
             self._send(Kind.ERROR, frame.number, Error("infrastructure", said, last=lost))
         finally:
             with self._mutex:
                 self._witnesses.pop(frame.number, None)
         if lost:  # nothing works in this process any more; the evaluator starts another one
             self._channel.close()
+
+    def _is_full(self) -> bool:
+        """Return whether to end for want of memory, which a new process does not hold yet.
+
+        Not at once where others are at work here, who would fail too; but the second time.
+        """
+        with self._mutex:
+            full = self._was_short or len(self._witnesses) == 1
+            self._was_short = True
+        return full
 
     def _send(self, kind: Kind, number: int, value: object) -> None:
         with contextlib.suppress(OSError):  # the evaluator has gone; the main thread sees it too
@@ -152,6 +166,12 @@ def context_lost(error: BaseException) -> bool:
     gone = ("illegal", "misaligned", "launch_failed", "launch failure", "launch_timeout", "ecc", "context_is_destroyed",
             "hardware_stack", "device-side", "unknown error", "device unavailable")  # fmt: skip
     return "cuda" in text and any(sign in text for sign in gone)
+
+
+def memory_short(error: BaseException) -> bool:
+    """Return whether an evaluation ended since the GPU's memory was short, here or in an executor."""
+    signs = ("CUDA_ERROR_OUT_OF_MEMORY", "memory is short", "of its memory are free")
+    return type(error).__name__ == "OutOfMemoryError" or any(sign in str(error) for sign in signs)  # cupy's or torch's
 
 
 def main(arguments: list[str]) -> int:

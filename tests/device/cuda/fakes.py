@@ -349,6 +349,9 @@ class ProcessBench:
             return InfrastructureError("no room left")
         if "bug" in words:
             return ZeroDivisionError("a bug")
+        if "region" in words:
+            said = "<CUresult.CUDA_ERROR_OUT_OF_MEMORY: 2>"
+            return InfrastructureError(f"the CUDA driver refuses a memory region: {said}")
         if "memory" in words:
             return OutOfMemoryError("Out of memory allocating 512 bytes")
         if "context" in words:

@@ -19,7 +19,7 @@ import pytest
 from ptxgym.device.cuda.channel import Channel, Kind
 from ptxgym.device.cuda.client import CudaJudge
 from ptxgym.device.cuda.model import Announced, Outcome, Request, Witness
-from ptxgym.device.cuda.role import SWITCH_S, Role
+from ptxgym.device.cuda.role import SWITCH_S, Role, memory_short
 from ptxgym.errors import InfrastructureError, UsageError, WorkerDied
 from ptxgym.verdict import Status
 from tests.device.cuda import fakes
@@ -140,11 +140,61 @@ def test_bad_requests_are_answered_and_the_next_is_served(judge: CudaJudge, room
     (room / "behaviour").write_text("bug")
     with pytest.raises(InfrastructureError, match=r"(?s)judge process failed.*ZeroDivisionError.*a bug"):
         ask(judge)
-    (room / "behaviour").write_text("memory")
-    with pytest.raises(InfrastructureError, match=r"^the GPU's memory is short: .*512 bytes; end what else"):
-        ask(judge)
     (room / "behaviour").unlink()
     assert ask(judge).libraries["pid"] == pid
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "said"),
+    [
+        ("memory", r"^the GPU's memory is short: .*512 bytes; end what else"),
+        ("region", "refuses a memory region: <CUresult.CUDA_ERROR_OUT_OF_MEMORY: 2>"),
+    ],
+)
+def test_process_that_finds_no_memory_ends_and_the_next_begins_with_none_taken(
+    judge: CudaJudge, room: Path, behaviour: str, said: str
+) -> None:
+    first = ask(judge).libraries["pid"]
+    (room / "behaviour").write_text(behaviour)
+    with pytest.raises(InfrastructureError, match=said):
+        ask(judge)
+    wait_for(lambda: gone(int(first)))
+    (room / "behaviour").unlink()
+    assert ask(judge).libraries["pid"] != first
+
+
+def test_process_that_finds_no_memory_goes_on_once_for_those_beside_it(judge: CudaJudge, room: Path) -> None:
+    first = ask(judge).libraries["pid"]
+    (room / "behaviour").write_text("sleep")
+    with ThreadPoolExecutor(1) as pool:
+        beside = pool.submit(ask, judge)
+        wait_for((room / "sleeping").exists)
+        (room / "behaviour").write_text("memory")
+        with pytest.raises(InfrastructureError, match="memory is short"):
+            ask(judge)
+        (room / "behaviour").unlink()
+        assert ask(judge).libraries["pid"] == first
+        (room / "behaviour").write_text("memory")
+        with pytest.raises(InfrastructureError, match="memory is short"):
+            ask(judge)
+        with pytest.raises(WorkerDied):
+            beside.result(PATIENCE_S)
+    (room / "behaviour").unlink()
+    assert ask(judge).libraries["pid"] != first
+
+
+@pytest.mark.parametrize(
+    ("error", "short"),
+    [
+        (fakes.OutOfMemoryError("Out of memory allocating 512 bytes"), True),
+        (InfrastructureError("the GPU's memory is short, though the submission asks for 0.1 GiB"), True),
+        (InfrastructureError("NVIDIA H200 is not well: only 300 MiB of its memory are free"), True),
+        (InfrastructureError("NVIDIA H200 is not well: its memory had an uncorrectable error"), False),
+        (InfrastructureError("no room left"), False),
+    ],
+)
+def test_what_says_that_memory_is_short(error: Exception, short: bool) -> None:
+    assert memory_short(error) is short
 
 
 def test_what_cannot_be_unpickled_spoils_only_itself(judge: CudaJudge) -> None:
