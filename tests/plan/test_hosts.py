@@ -82,6 +82,7 @@ MISDEEDS = {
     63: ("plan.host_abort", 'much to say, my last word"'),
     64: ("plan.reference_limit", "the uploads before it hold more than 65536 pointers"),
     65: ("plan.reference_limit", "operation 2 (upload)"),
+    67: ("plan.refused_attribute", "launch attribute 1000"),  # a number that cudaLaunchAttributeID cannot hold
 }
 
 

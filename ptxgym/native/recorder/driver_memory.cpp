@@ -160,17 +160,17 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
                                 const cuuint32_t* element_strides, CUtensorMapInterleave interleave,
                                 CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
                                 CUtensorMapFloatOOBfill fill) {
-    const TensorMapRequest request{type,
+    const TensorMapRequest request{static_cast<int>(type),
                                    rank,
                                    reinterpret_cast<std::uint64_t>(address),
                                    dim,
                                    strides,
                                    box,
                                    element_strides,
-                                   interleave,
-                                   swizzle,
-                                   promotion,
-                                   fill};
+                                   static_cast<int>(interleave),
+                                   static_cast<int>(swizzle),
+                                   static_cast<int>(promotion),
+                                   static_cast<int>(fill)};
     // A driver returns CUDA_ERROR_INVALID_VALUE, and host code that does not look launches with a map of garbage.
     const std::string problem = tensor_map_problem(map, request);
     if (!problem.empty()) fail("plan.tensor_map", "cuTensorMapEncodeTiled: " + problem);

@@ -3,6 +3,8 @@
 
 #include "launch.hpp"
 
+#include <cstring>
+
 #include "occupancy.hpp"
 #include "wire.hpp"
 
@@ -185,7 +187,7 @@ void record_launch(const char* call, const LaunchRequest& request) {
     launch_is_placed();
 }
 
-const char* hint(cudaLaunchAttributeID attribute) {
+const char* hint(int attribute) {
     switch (attribute) {
         case cudaLaunchAttributeAccessPolicyWindow: return "access policy window";
         case cudaLaunchAttributeSynchronizationPolicy: return "synchronization policy";
@@ -200,7 +202,9 @@ const char* hint(cudaLaunchAttributeID attribute) {
 
 void apply_attribute(const char* call, const cudaLaunchAttribute& attribute, LaunchRequest& request) {
     const cudaLaunchAttributeValue& value = attribute.val;
-    switch (attribute.id) {
+    int id = 0;
+    std::memcpy(&id, &attribute.id, sizeof id);  // any number that the host code gave
+    switch (id) {
         case cudaLaunchAttributeClusterDimension:
             request.cluster = {value.clusterDim.x, value.clusterDim.y, value.clusterDim.z};
             return;
@@ -215,9 +219,8 @@ void apply_attribute(const char* call, const cudaLaunchAttribute& attribute, Lau
             return;
         case cudaLaunchAttributeIgnore: return;
         default:
-            if (const char* about = hint(attribute.id)) return note_ignored(call, about);
-            fail("plan.refused_attribute",
-                 format("%s: launch attribute %d is not supported", call, static_cast<int>(attribute.id)));
+            if (const char* about = hint(id)) return note_ignored(call, about);
+            fail("plan.refused_attribute", format("%s: launch attribute %d is not supported", call, id));
     }
 }
 

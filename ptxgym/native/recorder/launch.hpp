@@ -22,7 +22,7 @@ struct LaunchRequest {
 void record_launch(const char* call, const LaunchRequest& request);
 
 // What a launch or stream attribute is a hint about: no effect on results. nullptr for any other.
-const char* hint(cudaLaunchAttributeID attribute);
+const char* hint(int attribute);
 
 // Take one launch attribute over into the request; one that this recorder does not know ends the recording.
 void apply_attribute(const char* call, const cudaLaunchAttribute& attribute, LaunchRequest& request);

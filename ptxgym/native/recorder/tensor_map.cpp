@@ -7,6 +7,8 @@
 #include <map>
 #include <vector>
 
+#include <cuda.h>
+
 #include "state.hpp"
 #include "wire.hpp"
 
@@ -23,7 +25,7 @@ struct DataType {
     bool floating, packed, padded;  // padded: gaps between the values, stricter rules
 };
 
-const DataType* data_type(CUtensorMapDataType type) {
+const DataType* data_type(int type) {
     static const std::map<int, DataType> types = {
         {CU_TENSOR_MAP_DATA_TYPE_UINT8, {"UINT8", 8, false, false, false}},
         {CU_TENSOR_MAP_DATA_TYPE_UINT16, {"UINT16", 16, false, false, false}},
@@ -52,7 +54,7 @@ struct Swizzle {
     bool blackwell;
 };
 
-const Swizzle* swizzle(CUtensorMapSwizzle mode) {
+const Swizzle* swizzle(int mode) {
     static const std::map<int, Swizzle> modes = {
         {CU_TENSOR_MAP_SWIZZLE_NONE, {"NONE", 0, false}},
         {CU_TENSOR_MAP_SWIZZLE_32B, {"32B", 32, false}},
@@ -76,25 +78,25 @@ std::string enumerators_problem(const TensorMapRequest& request) {
     const bool blackwell = state().profile.cc_major >= 10;
     const DataType* type = data_type(request.data_type);
     if (type == nullptr)
-        return format("tensorDataType = %d is no CUtensorMapDataType", static_cast<int>(request.data_type));
+        return format("tensorDataType = %d is no CUtensorMapDataType", request.data_type);
     if (type->packed && !blackwell) {
         return format("tensorDataType = %s needs compute capability 10.0; this device has %d.%d", type->name,
                       state().profile.cc_major, state().profile.cc_minor);
     }
     const Swizzle* mode = swizzle(request.swizzle);
-    if (mode == nullptr) return format("swizzle = %d is no CUtensorMapSwizzle", static_cast<int>(request.swizzle));
+    if (mode == nullptr) return format("swizzle = %d is no CUtensorMapSwizzle", request.swizzle);
     if (mode->blackwell && !blackwell) {
         return format("swizzle = %s needs compute capability 10.0; this device has %d.%d", mode->name,
                       state().profile.cc_major, state().profile.cc_minor);
     }
     if (static_cast<unsigned>(request.interleave) > 2) {
-        return format("interleave = %d is no CUtensorMapInterleave", static_cast<int>(request.interleave));
+        return format("interleave = %d is no CUtensorMapInterleave", request.interleave);
     }
     if (static_cast<unsigned>(request.l2_promotion) > 3) {
-        return format("l2Promotion = %d is no CUtensorMapL2promotion", static_cast<int>(request.l2_promotion));
+        return format("l2Promotion = %d is no CUtensorMapL2promotion", request.l2_promotion);
     }
     if (static_cast<unsigned>(request.oob_fill) > 1) {
-        return format("oobFill = %d is no CUtensorMapFloatOOBfill", static_cast<int>(request.oob_fill));
+        return format("oobFill = %d is no CUtensorMapFloatOOBfill", request.oob_fill);
     }
     if (request.oob_fill == CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA && !type->floating) {
         return format("oobFill = NAN_REQUEST_ZERO_FMA needs a floating-point type, not %s", type->name);
@@ -116,7 +118,7 @@ std::string interleave_problem(const TensorMapRequest& request) {
 
 std::string packed_swizzle_problem(const TensorMapRequest& request) {
     if (!data_type(request.data_type)->padded) return "";
-    const CUtensorMapSwizzle mode = request.swizzle;
+    const int mode = request.swizzle;
     const bool allowed =
         mode == CU_TENSOR_MAP_SWIZZLE_NONE || mode == CU_TENSOR_MAP_SWIZZLE_128B ||
         mode == CU_TENSOR_MAP_SWIZZLE_128B_ATOM_32B ||

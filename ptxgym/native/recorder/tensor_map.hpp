@@ -5,22 +5,18 @@
 #include <cstdint>
 #include <string>
 
-#include <cuda.h>
-
 namespace recorder {
 
+// Enumerations are whatever number the host code gave, which need not be one of their values.
 struct TensorMapRequest {
-    CUtensorMapDataType data_type;
+    int data_type;
     std::uint32_t rank;
     std::uint64_t address;
     const std::uint64_t* dim;
     const std::uint64_t* strides;
     const std::uint32_t* box;
     const std::uint32_t* element_strides;
-    CUtensorMapInterleave interleave;
-    CUtensorMapSwizzle swizzle;
-    CUtensorMapL2promotion l2_promotion;
-    CUtensorMapFloatOOBfill oob_fill;
+    int interleave, swizzle, l2_promotion, oob_fill;
 };
 
 // Return what is wrong with the arguments (field, value and rule), or an empty text.
