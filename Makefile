@@ -2,7 +2,7 @@
 # make test   lint, types and the test suite
 # make soak   the tests that take many minutes
 # make fuzz   random PTX against an interpreter, and damaged PTX, for FUZZ_SECONDS (60)
-# make sanitize  the emulator's tests on a core with AddressSanitizer and UndefinedBehaviorSanitizer; TESTS="…" for others
+# make sanitize  tests of native code, built with AddressSanitizer and UndefinedBehaviorSanitizer; TESTS="tests/plan …" for some
 # make gpu    everything that needs a GPU, with its tables; GPU_PYTHON=python3 takes an interpreter that has torch and cupy
 # Each makes .venv first; a second run finds it ready.
 

@@ -14,9 +14,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.fuzz.check import check
 from tests.fuzz.damage import survives
 from tests.fuzz.generate import program
+from tests.sanitize import builds
 
 _CPU_SECONDS_PER_SEED = 60
 _MEMORY_BYTES = 6 << 30
@@ -26,7 +29,9 @@ def main() -> None:
     """Run seeds `first` to `first + count` of a kind; further arguments are files of PTX to damage."""
     kind, first, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     modules = {path: Path(path).read_text(encoding="utf-8") for path in sys.argv[4:]}
-    if "libasan" not in os.environ.get("LD_PRELOAD", ""):  # whose shadow memory is terabytes of addresses
+    if "libasan" in os.environ.get("LD_PRELOAD", ""):  # `make sanitize`; shadow memory is terabytes of addresses
+        builds.use(pytest.MonkeyPatch(), unconfined=False)
+    else:
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     executed: collections.Counter[str] = collections.Counter()
     for seed in range(first, first + count):

@@ -1,1 +1,1 @@
-"""Running tests on a core that is built with sanitizers; see `make sanitize`."""
+"""Running tests on native code that is built with sanitizers; see `make sanitize`."""
