@@ -8,15 +8,23 @@ import re
 from collections.abc import Callable
 
 _MANGLED = re.compile(r"(?<!\w)_Z\w+")
+_REFERENCE = re.compile(r"(?=S(?P<part>[0-9A-Z]*)_)|(?P<argument>(?=T[0-9]*_)|(?=cv))|(?P<pack>(?=Dp|s[pPZ]))")
+_MAX_NAME_CHARS = 1024
+_MAX_READABLE_CHARS = 4 << 10
+_MAX_BOUND_CHARS = 32 << 10
+"""Of what is demangled at all: the bound is often far above the length."""
 _ANONYMOUS_HASH = re.compile(r"_GLOBAL__N__[0-9a-f]+_\w+")
 
 
 def demangle(name: str) -> str:
     """Return the C++ name behind the mangled `name`, with anonymous namespaces as `(anonymous namespace)`.
 
-    Names that are not mangled, or that the runtime cannot read, come back as they are.
+    Names that are not mangled, that the runtime cannot read, or that could be very long come back as they are.
     """
-    plain = _runtime()(name) if name.startswith("_Z") else name
+    plain = name
+    if name.startswith("_Z") and _bound_chars(name) <= _MAX_BOUND_CHARS:
+        found = _runtime()(name)
+        plain = found if len(found) <= _MAX_READABLE_CHARS else name
     return _ANONYMOUS_HASH.sub("(anonymous namespace)", plain)
 
 
@@ -40,6 +48,30 @@ def function_name(mangled: str) -> str:
 def name_functions(text: str) -> str:
     """Return `text` with every mangled name in it as `function_name` gives it, which is enough in a message."""
     return _MANGLED.sub(lambda match: function_name(match.group()), text)
+
+
+def _bound_chars(name: str) -> int:
+    """Return a bound on what `name` stands for, but for a factor that is constant: a letter can be a type's.
+
+    A part that came before is repeated by its number (`S_`, `S0_`, …: Itanium C++ ABI 5.1.10), so that 300 characters
+    can stand for 70 GB. What a number repeats was there when a number as high first occurred. Letters of identifiers
+    that look like references are counted as such.
+    """
+    if len(name) > _MAX_NAME_CHARS:
+        return _MAX_BOUND_CHARS + 1
+    chars, at, highest, part_chars, factor = 0, 0, -1, 0, 1
+    for match in _REFERENCE.finditer(name):
+        chars, at = chars + match.start() - at, match.start()
+        if match["part"] is not None:
+            number = int(match["part"], 36) + 1 if match["part"] else 0
+            if number > highest:
+                highest, part_chars = number, chars
+            chars += part_chars
+        else:  # an argument of a template, which may come later; or a pattern for each argument of a pack
+            factor *= 2 if match["argument"] is not None else len(name)
+        if chars * factor > _MAX_BOUND_CHARS:
+            break
+    return (chars + len(name) - at) * factor
 
 
 @functools.cache

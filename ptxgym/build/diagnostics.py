@@ -26,6 +26,8 @@ from ptxgym.verdict import Diagnostic, Severity
 MAX_DIAGNOSTICS = 40
 MAX_MESSAGE_CHARS = 1200
 MAX_SOURCE_LINE_CHARS = 240
+_MAX_RAW_CHARS = 16 << 10
+"""Of a message before it is made readable."""
 
 _SEVERITIES = {"warning": Severity.WARNING, "note": Severity.NOTE, "info": Severity.NOTE, "remark": Severity.NOTE}
 _KIND = r"(?P<kind>catastrophic error|fatal error|internal error|error|warning|note|remark|Error|Warning|Fatal error)"
@@ -107,6 +109,8 @@ def output_lines(said: str) -> list[str]:
 
 def scrub(message: str) -> str:
     """Return `message` without folders, temporary names and mangled names."""
+    if len(message) > _MAX_RAW_CHARS:
+        message = message[:_MAX_RAW_CHARS] + " …"
     message = _ABSOLUTE_PATH.sub(r"\1", message)
     message = _SUBMISSION_PATH.sub(SUBMISSION_FILE.lstrip("/"), message)
     message = _TEMPORARY.sub(lambda m: f"temporary{m.group(1) or ''}", message)

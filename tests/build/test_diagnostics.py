@@ -304,3 +304,26 @@ def test_files_are_not_read_from_comments() -> None:
     ptx = '/*\n.file 7 "/kernel.cu"\n*/\n.loc 7 3 1\nfail;\n'
     assert PtxLines(ptx).submission_line(5) is None
     assert PtxLines(ptx.replace("/*", "").replace("*/", "")).submission_line(5) == 3
+
+
+def doubled(times: int) -> str:
+    """A mangled name of `A<int, int>`, then `times` types, each an `A` of twice the one before it."""
+    numbers = [f"S{digit}_" for digit in "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"]
+    return "_Z1f1AIiiE" + "".join(f"S_I{number}{number}E" for number in numbers[:times])
+
+
+def test_names_that_stand_for_gigabytes_stay_mangled() -> None:
+    """Twenty doublings are 70 MB, thirty 70 GB."""
+    assert demangle(doubled(1)) == "f(A<int, int>, A<A<int, int>, A<int, int> >)"
+    assert len(demangle(doubled(4))) > 200
+    for name in (doubled(20), doubled(20).replace("S0_", "S00000_"), "_Z" + "1a" * 600):
+        assert demangle(name) == name
+    assert len(scrub((doubled(4) + " ") * 3000)) < 2000
+
+
+def test_names_of_template_libraries_are_readable() -> None:
+    name = "_ZN3lib11scan_kernelINS_6PolicyIiiNS_4plusIvEEEEPKiPiNS_4TileIiLb1EEENS_4NullEEEvT0_T1_T2_iT3_"
+    assert demangle(name) == (
+        "void lib::scan_kernel<lib::Policy<int, int, lib::plus<void> >, int const*, int*, lib::Tile<int, true>, "
+        "lib::Null>(int const*, int*, lib::Tile<int, true>, int, lib::Null)"
+    )
