@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import resource
 import signal
+from collections.abc import Callable
+from pathlib import Path
 
 from ptxgym.build import entry
 from ptxgym.build.diagnostics import Report, output_lines, read_messages, scrub
@@ -19,22 +22,36 @@ from ptxgym.verdict import Diagnostic, Failure, Severity, Stage, Status
 MAX_OUTPUT_BYTES = 64 << 20
 """Largest library, cubin or PTX of a submission."""
 
+ROOM_BYTES = 4 * MAX_FILE_BYTES
+"""Free space with which no compiler runs out of it."""
+
 _SELF_CONTAINED = (
     "a submission is one self-contained file that may include only CUDA's and the C++ compiler's own headers"
 )
+# Tools begin their lines so. That proves nothing: `#line`, `static_assert` and `.print` can write any line. So no line
+# alone puts a failure down to the machine.
 _FOREIGN = re.compile(
+    r"^[^\s:][^:\n]*:(?:\d+:){0,2} (?:"
     r"fatal error: (?P<a>[^\n]+?): (?:Permission denied|No such file or directory|Is a directory|Not a directory)"
     r"|Error: file not found: (?P<b>[^\n]+)"
     r"|Error: can't open (?P<c>[^\n]+?) for reading"
-    r"|fatal error: '?(?P<d>[^\n']+?)'? is a directory"
+    r"|fatal error: '?(?P<d>[^\n']+?)'? is a directory)",
+    re.MULTILINE,
 )
 _LIMIT_SIGNALS = {"CPU time limit exceeded": signal.SIGXCPU, "File size limit exceeded": signal.SIGXFSZ}
+_LIMIT = f"({'|'.join(_LIMIT_SIGNALS)})"
 _DIED = re.compile(
-    rf"died due to signal (\d{{1,3}})\b|^(?:Internal error: )?({'|'.join(_LIMIT_SIGNALS)})|({'|'.join(_LIMIT_SIGNALS)}) signal",
+    rf"^nvcc error\s*: '[^'\n]+' died due to signal (\d{{1,3}})\b"
+    rf"|^(?:Internal error: )?{_LIMIT}"
+    rf"|^[\w.+-]+: (?:fatal error|internal compiler error): {_LIMIT} signal terminated program",
     re.MULTILINE,
 )
 _NO_MEMORY = re.compile(
-    r"out of memory|virtual memory exhausted|[Cc]annot allocate memory|bad_alloc|memory exhausted|LLVM ERROR: .*alloc",
+    r"out of memory|virtual memory exhausted|[Cc]annot allocate memory|bad_alloc|memory exhausted|^LLVM ERROR: .*alloc",
+    re.MULTILINE,
+)
+_HOST_REFUSED = re.compile(
+    r"^[^\s:][^:\n]*host_config\.h:\d+:\d+: error: #error -- unsupported GNU version", re.MULTILINE
 )
 _FRONT_END_MEMORY = re.compile(
     rf"^{re.escape(entry.SUBMISSION_FILE)}\((?P<line>\d{{1,9}})\): catastrophic error: out of memory", re.MULTILINE
@@ -42,7 +59,9 @@ _FRONT_END_MEMORY = re.compile(
 _CRASHES = (signal.SIGABRT, signal.SIGKILL, signal.SIGSEGV)
 
 
-def judge_outcome(products: Products, text: str, declaration: str, timeout_s: float) -> tuple[Failure | None, Report]:
+def judge_outcome(
+    products: Products, text: str, declaration: str, timeout_s: float, compiles_nothing: Callable[[], bool]
+) -> tuple[Failure | None, Report]:
     """Say what, if anything, is wrong with the outcome of nvcc, and what its tools said.
 
     Args:
@@ -50,6 +69,7 @@ def judge_outcome(products: Products, text: str, declaration: str, timeout_s: fl
         text: The submission.
         declaration: Of its entry point.
         timeout_s: The CPU time that each tool had.
+        compiles_nothing: Whether nvcc compiles an empty file; asked where the submission may not be to blame.
 
     Raises:
         InfrastructureError: if the machine, not the submission, is at fault.
@@ -66,11 +86,11 @@ def judge_outcome(products: Products, text: str, declaration: str, timeout_s: fl
     if foreign is not None:
         path = next(group for group in foreign.groups() if group)
         return foreign_include(path, text), report
-    if "unsupported GNU version" in products.said and "host_config.h" in products.said:
+    if _HOST_REFUSED.search(products.said) and not compiles_nothing():
         raise ToolchainError(
             f"the CUDA compiler does not accept this host compiler: {scrub(products.said.strip())[:500]}; set CXX"
         )
-    if "No space left on device" in products.said:
+    if "No space left on device" in products.said and _is_full(products.ptx.parent):
         raise InfrastructureError(
             f"no disk space left for the compiler in {products.ptx.parent}; free some there, or set PTXGYM_CACHE to a "
             "folder on a larger disk"
@@ -187,20 +207,32 @@ def _check_file_size_limit() -> None:
         )
 
 
+def _is_full(folder: Path) -> bool:
+    """Whether a compiler had no room in `folder`, whose files are still there."""
+    room = os.statvfs(folder)
+    return room.f_bavail * room.f_frsize < ROOM_BYTES or (room.f_files > 0 and room.f_favail == 0)
+
+
 def _of_tools(said: str) -> str:
     """Drop the lines in which a message about the submission may quote it."""
     return "\n".join(line for line in output_lines(said) if not line.startswith((entry.SUBMISSION_FILE, " ")))
 
 
 def _ending_signal(completed: Completed, said: str) -> int:
-    """Return the signal that ended nvcc or one of its tools, 0 if none did."""
+    """Return the signal that ended nvcc or one of its tools, 0 if none did.
+
+    Front ends say that they have reached a limit, and abort; g++ has only words for what it started. The signals that
+    may be the machine's doing need nvcc's exit status: 128 + number, as shells have it (measured with 13.0).
+    """
     if completed.outcome == "signalled":
         return completed.code
-    died = _DIED.search(said)
+    died = _DIED.search(_of_tools(said))
     if died is not None:
         number, first, second = died.groups()
-        return int(number) if number else _LIMIT_SIGNALS[first or second]
-    return completed.code - 128 if 128 < completed.code < 128 + signal.NSIG else 0  # as shells report it
+        ended_by = int(number) if number else _LIMIT_SIGNALS[first or second]
+        if ended_by not in (signal.SIGKILL, signal.SIGTERM) or completed.code == ended_by:
+            return ended_by
+    return completed.code - 128 if 128 < completed.code < 128 + signal.NSIG else 0
 
 
 def _unfit_product(products: Products, text: str, declaration: str) -> Failure | None:

@@ -86,7 +86,12 @@ def build(
         text_seen = preprocessed.read_text(encoding="utf-8", errors="replace") if preprocessed.exists() else ""
         if unconfined and has_host_assembly(text_seen):
             return failure("build.host_asm", _HOST_ASM, ())
-        refusal, report = judge_outcome(products, text, declaration, timeout_s)
+
+        def compiles_nothing() -> bool:
+            (empty := folder / "empty").mkdir()
+            return compile_unit(toolchain, host, view, "", arch, empty, timeout_s).completed.code == 0
+
+        refusal, report = judge_outcome(products, text, declaration, timeout_s, compiles_nothing)
         if refusal is not None:
             return refusal
         record = _Record(

@@ -294,7 +294,7 @@ MANY = "9" * 5000  # digits; Python's `int` refuses more than 4,300
 )
 def test_numbers_of_any_length_are_no_error(tmp_path: Path, said: str) -> None:
     products = failed(tmp_path, said, ptx=f'.visible .entry k()\n{{\n.file {MANY} "x"\n.loc {MANY} {MANY} 1\n}}\n')
-    refusal, _ = judge_outcome(products, GOOD, DECLARATION, 60.0)
+    refusal, _ = judge_outcome(products, GOOD, DECLARATION, 60.0, lambda: True)
     assert refusal is not None and refusal.status is Status.COMPILE_ERROR
     assert all(diagnostic.line in (None, 1) for diagnostic in refusal.diagnostics)
 
