@@ -22,6 +22,9 @@ public:
         // Lets the stream go on; does nothing the second time.
         void open();
 
+        // Whether the stream waits at all; where it cannot, the GPU begins with what is enqueued first.
+        bool holds() const { return gate_.works_; }
+
     private:
         Gate& gate_;
     };

@@ -79,7 +79,7 @@ Called Session::run(const Call& call, Prepared& prepared) {
         std::optional<Gate::Closed> gate;
         const auto open_gate = [&] {
             if (!gate) return;
-            clock_start = std::chrono::steady_clock::now();
+            if (gate->holds()) clock_start = std::chrono::steady_clock::now();
             gate->open();
             gate.reset();
         };

@@ -179,6 +179,8 @@ void behave(const Kernel& kernel, void** params) {
         sticky = argument<std::int32_t>(params, 0);
     } else if (what == "hang") {
         hangs = true;
+    } else if (what == "doze") {  // milliseconds
+        usleep(1000 * argument<std::uint32_t>(params, 0));
     } else if (what == "die") {
         std::raise(SIGSEGV);
     }

@@ -30,7 +30,7 @@ MIB = 1 << 20
 # Parameter sizes of what fake_cuda.cpp can do.
 BEHAVIOURS: Mapping[str, tuple[int, ...]] = {
     "copy": (8, 8, 8), "poke": (8, 8, 4), "scan": (8, 4), "bump": (8,), "print": (4,), "assert": (), "fault": (4,),
-    "hang": (), "die": (), "nothing": (128, 8),
+    "hang": (), "die": (), "nothing": (128, 8), "doze": (4,),
 }  # fmt: skip
 
 

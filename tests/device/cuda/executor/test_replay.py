@@ -6,6 +6,7 @@ import itertools
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from ptxgym.device.cuda.executor import EXACT, UNFILLED, Call
 from ptxgym.plan.model import Blob, Copy, FunctionAttributes, Memset, PointerRef, TensorMap, TensorMapRef, Upload
@@ -326,6 +327,15 @@ def test_gpus_that_cannot_wait_for_memory_are_not_asked_to(fake: Fake) -> None:
     with fake.loaded(COPY, env={"FAKE_CUDA_NO_GATE": "1"}) as executor:
         run(executor, 0, {"A": A}, {}, flush=True)
     assert [line.split()[0] for line in fake.timed()] == ["memset32", "record", "launch", "record"]
+
+
+@pytest.mark.parametrize(("env", "within"), [({}, False), ({"FAKE_CUDA_NO_GATE": "1"}, True)], ids=["gate", "none"])
+def test_the_hosts_clock_starts_before_the_gpu_may_begin(fake: Fake, env: dict[str, str], within: bool) -> None:
+    """Events must fit into it. What is launched behind no gate may run while the rest of a long plan is enqueued."""
+    with fake.loaded(plan([], *[launch("doze", literal(10, 4))] * 20), env=env) as executor:
+        called = executor.call(0, {}, {}, timeout_s=20, flush=True)
+    assert isinstance(called, Call)
+    assert (called.device_wall_us >= 20 * 10_000) is within
 
 
 def test_the_profiler_sees_the_operations_alone(fake: Fake) -> None:
