@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -112,6 +114,61 @@ def test_cublas_and_steps_of_torch_give_what_the_variant_asks_for(
     if variant != "base":
         with pytest.raises(NotApplicableError, match="without another layout, type or epilogue"):
             libraries["cuBLASLt"](tensors, AXES)
+
+
+class Timeline:
+    """A stream that goes on at once, or waits behind a gate until all is enqueued; and a host that is slow at times."""
+
+    cost_us = (90.0, 70.0, 80.0)
+
+    def __init__(self) -> None:
+        self.now_us, self.closed, self.runs = 0.0, False, list[tuple[int, bool]]()
+
+    def run(self, proposal: int) -> None:
+        self.runs.append((proposal, self.closed))
+        self.now_us += self.cost_us[proposal] + (50.0 if proposal == 1 and not self.closed else 0.0)
+
+    @contextmanager
+    def gate(self, stream: int) -> Iterator[None]:
+        assert stream == 42
+        self.closed = True
+        yield
+        self.closed = False
+
+    def torch(self) -> SimpleNamespace:
+        line = self
+
+        class Event:
+            def __init__(self, enable_timing: bool) -> None:
+                assert enable_timing
+
+            def record(self) -> None:
+                self.at_us = line.now_us
+
+            def synchronize(self) -> None:
+                assert not line.closed, "it would wait for what waits for it"
+
+            def elapsed_time(self, end: Event) -> float:
+                return (end.at_us - self.at_us) / 1e3
+
+        stream = SimpleNamespace(cuda_stream=42)
+        return SimpleNamespace(
+            uint8=np.uint8,
+            empty=lambda size, dtype, device: SimpleNamespace(zero_=lambda: None),
+            cuda=SimpleNamespace(Event=Event, current_stream=lambda: stream, synchronize=lambda: None),
+        )
+
+
+def test_the_fastest_proposal_is_chosen_behind_a_gate(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = Timeline()
+    monkeypatch.setattr("ptxgym.device.cuda.gate.Gate", lambda: SimpleNamespace(closed=line.gate))
+    library: Any = load_task("gemm").baselines()
+    assert set(library.CHOOSES) <= set(library.BASELINES)
+    product = object.__new__(library._LtProduct)
+    product.torch, product.run, product.proposals = line.torch(), line.run, range
+    assert product.fastest(3) == 1
+    assert line.runs[:3] == [(0, False), (1, False), (2, False)], "what loads code may wait for the GPU"
+    assert len(line.runs) > 3 and all(closed for _, closed in line.runs[3:])
 
 
 def test_other_tasks_do_not_share_settings() -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from ptxgym.device.cuda import roofline
 from ptxgym.device.cuda.baselines import Baselines, Check
-from ptxgym.device.cuda.lock import DeviceLock
+from ptxgym.device.cuda.lock import DeviceLock, Hold
 from ptxgym.device.cuda.model import Request
 from ptxgym.device.cuda.queue import Field, TimingQueue
 from ptxgym.device.cuda.timing import PROTOCOLS, TimedCall
@@ -101,7 +103,9 @@ class RaceClock:
         key = (task.label, task.revision, cases)
         ready = self._prepared.get(key)
         if ready is None:
-            with self._lock.shared(), self._mutex:  # in this order: who has the mutex waits for nobody
+            with contextlib.suppress(Exception):  # preparing tells what is wrong with it
+                importlib.import_module("torch")  # which takes seconds, and no GPU
+            with self._held(task, cases[0].axes), self._mutex:  # in this order: who has the mutex waits for nobody
                 ready = self._prepared.get(key) or self._prepare_now(task, cases)
                 self._prepared[key] = ready
                 while len(self._prepared) > KEPT:
@@ -111,6 +115,11 @@ class RaceClock:
             with contextlib.suppress(KeyError):  # it was dropped meanwhile
                 self._prepared.move_to_end(key)
         return ready
+
+    def _held(self, task: Task, axes: Axes) -> AbstractContextManager[Hold]:
+        """Hold the GPU for preparing: alone where a baseline times alternatives, to choose one for all later races."""
+        chooses = getattr(task.baselines(), "CHOOSES", ()) and _shape(task, axes) not in self._best_us
+        return self._lock.exclusive() if chooses else self._lock.shared(long=True)
 
     def _prepare_now(self, task: Task, cases: tuple[Case, ...]) -> Baselines:
         def check(draw: int, outputs: Mapping[str, Bytes]) -> bool:

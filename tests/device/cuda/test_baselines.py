@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -102,12 +103,13 @@ class FakeTask:
     def __init__(self, libraries: Mapping[str, Any]) -> None:
         self._task = load_task("gemm")
         self._libraries = libraries
+        self.chooses: set[str] = set()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._task, name)
 
     def baselines(self) -> Any:
-        return SimpleNamespace(BASELINES=self._libraries)
+        return SimpleNamespace(BASELINES=self._libraries, CHOOSES=self.chooses)
 
 
 def draws(count: int = 2) -> list[dict[str, Any]]:
@@ -234,6 +236,7 @@ class Counted:
 
     def __call__(self, task: Task, axes: Axes, given: Any, check: Any) -> Baselines:
         assert self.lock.mine is not None
+        assert self.lock.mine.exclusive or self.lock.mine.long, "it takes up to seconds"
         self.holds.append(self.lock.mine.exclusive)
         time.sleep(0.01)
         return Baselines(task, axes, given, check, ArrayBoard(), 2)
@@ -339,6 +342,20 @@ def test_clock_times_against_the_best_and_prepares_once(lock: DeviceLock) -> Non
             assert timed.skipped == {"absent": "not here"}
         assert counted.holds == [False]  # once, shared
         assert lock.holders() == []
+    finally:
+        clock.close()
+
+
+def test_what_times_alternatives_has_the_gpu_alone_the_first_time(lock: DeviceLock) -> None:
+    task = FakeTask({"quick": write_first_row("quick")})
+    task.chooses = {"quick"}
+    clock, counted = clock_on(lock)
+    later = tuple(replace(case, seed=case.seed + 10) for case in CASES)
+    other = tuple(replace(case, axes={**AXES, "batch": 1}) for case in CASES)
+    try:
+        for cases in (CASES, CASES, later, other):
+            clock.prepare(request_for(task), cases)
+        assert counted.holds == [True, False, True]  # the choice is kept for other draws of the same shape
     finally:
         clock.close()
 
