@@ -14,7 +14,7 @@ from ptxgym.build.diagnostics import Report, output_lines, read_messages, scrub
 from ptxgym.build.elf import exported_functions
 from ptxgym.build.hints import syntax_hint
 from ptxgym.build.linking import link_error
-from ptxgym.build.nvcc import MAX_FILE_BYTES, MEMORY_BYTES, Products
+from ptxgym.build.nvcc import MAX_FILE_BYTES, MAX_SAID_BYTES, MEMORY_BYTES, Products
 from ptxgym.errors import InfrastructureError, ToolchainError
 from ptxgym.sandbox import Completed
 from ptxgym.verdict import Diagnostic, Failure, Severity, Stage, Status
@@ -242,6 +242,13 @@ def _unfit_product(products: Products, text: str, declaration: str) -> Failure |
             raise InfrastructureError(f"nvcc succeeded but left no {file.name}")
         if file.stat().st_size > MAX_OUTPUT_BYTES:
             return _too_large(f"The compiled {file.suffix[1:]} file of {file.stat().st_size >> 20} MiB")
+    if products.completed.truncated:
+        return failure(
+            "build.too_large_output",
+            f"The compiler says more than {MAX_SAID_BYTES >> 20} MiB of the file; what it says of registers and shared "
+            "memory may be lost. Mend what it warns of.",
+            (),
+        )
     if entry.entry_name(declaration) not in exported_functions(products.library):
         return _no_entry(text, declaration, linkage=False)
     return None

@@ -8,6 +8,8 @@ from ptxgym.build.model import KernelResources
 from ptxgym.build.text import ptx_code
 
 Dim3 = tuple[int, int, int]
+_Report = tuple[int, ...]
+"""Registers, bytes of static shared memory, of stack, spill stores and spill loads."""
 
 # PTX ISA 5.2.1 (types) and 10 of 11.1 (performance-tuning directives).
 _TYPE_BYTES = {
@@ -16,14 +18,18 @@ _TYPE_BYTES = {
 }  # fmt: skip
 _HANDLE_BYTES = 8
 """Of the opaque types (`.texref` and its kin), the only others of parameters."""
-_ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*(?:\(([^)]*)\))?([^{;]*)\{")
+# What is not closed is taken to the end, so that time is linear.
+_ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*(?:\(([^)]*+)(?:\)|\Z))?+([^{;]*+)(\{|;|\Z)")
 _PARAM = re.compile(
     r"\.param\s+(?:\.align\s+(?P<align>\d{1,9})\s+)?\.(?P<type>\w+)\s*"
     r"(?:\.ptr(?:\s*\.\w+)?(?:\s*\.align\s+\d+)?\s*)?[\w$]+\s*(?:\[(?P<count>\d{1,9})\])?"
 )
-_COMPILING = re.compile(r"Compiling entry function '([^']+)'")
-_FRAME = re.compile(r"(?<!\d)(\d{1,9}) bytes stack frame, (\d{1,9}) bytes spill stores, (\d{1,9}) bytes spill loads")
-_REGISTERS = re.compile(r"Used (\d{1,9}) registers")
+# Lines of ptxas. Others can print such lines too, with what the submission has them say; nobody can take these away.
+_COMPILING = re.compile(r"^ptxas info\s*: Compiling entry function '([^'\n]+)'", re.MULTILINE)
+_FRAME = re.compile(
+    r"^ +(\d{1,9}) bytes stack frame, (\d{1,9}) bytes spill stores, (\d{1,9}) bytes spill loads", re.MULTILINE
+)
+_USED = re.compile(r"^ptxas info\s*: Used (\d{1,9}) registers([^\n]*)", re.MULTILINE)
 _SMEM = re.compile(r"(?<!\d)(\d{1,9})(?:\+\d+)? bytes smem")
 
 
@@ -31,16 +37,16 @@ def kernel_resources(ptx: str, ptxas_said: str) -> tuple[KernelResources, ...]:
     """Return the resources of every entry function of the module, in the order of the PTX."""
     reported = _reported(ptxas_said)
     kernels = []
-    for name, params, directives in _ENTRY.findall(ptx_code(ptx)):
+    for name, params, directives, end in _ENTRY.findall(ptx_code(ptx)):
+        if end != "{":
+            continue  # a declaration
         sizes, aligns = _params(params)
-        report = reported.get(name, "")
-        frame = _FRAME.search(report)
-        stack, stores, loads = (int(n) for n in frame.groups()) if frame else (0, 0, 0)
+        registers, smem, stack, stores, loads = reported.get(name, (0, 0, 0, 0, 0))
         kernels.append(
             KernelResources(
                 name=name,
-                registers=_first(_REGISTERS, report),
-                static_smem_bytes=_first(_SMEM, report),
+                registers=registers,
+                static_smem_bytes=smem,
                 stack_bytes=stack,
                 spill_store_bytes=stores,
                 spill_load_bytes=loads,
@@ -72,12 +78,14 @@ def _triple(directives: str, name: str) -> Dim3 | None:
     return x, y, z
 
 
-def _reported(said: str) -> dict[str, str]:
-    """Cut the output of ptxas at its "Compiling entry function" lines."""
+def _reported(said: str) -> dict[str, _Report]:
+    """Read what ptxas says of each kernel; of several reports on one, all but one forged, the largest numbers."""
+    found: dict[str, _Report] = {}
     parts = _COMPILING.split(said)
-    return dict(zip(parts[1::2], parts[2::2], strict=True))
-
-
-def _first(pattern: re.Pattern[str], text: str) -> int:
-    match = pattern.search(text)
-    return int(match.group(1)) if match else 0
+    for name, report in zip(parts[1::2], parts[2::2], strict=True):
+        used, frame = _USED.search(report), _FRAME.search(report)
+        smem = _SMEM.search(used[2]) if used else None
+        stack, stores, loads = (int(n) for n in frame.groups()) if frame else (0, 0, 0)
+        numbers = (int(used[1]) if used else 0, int(smem[1]) if smem else 0, stack, stores, loads)
+        found[name] = tuple(map(max, numbers, found.get(name, numbers)))
+    return found

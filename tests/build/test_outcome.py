@@ -8,13 +8,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from ptxgym.build import outcome
+from ptxgym.build import Build, nvcc, outcome
 from ptxgym.build.outcome import judge_outcome
 from ptxgym.errors import InfrastructureError, PtxgymError, ToolchainError
 from ptxgym.verdict import Failure
 from tests.build.conftest import DECLARATION, GOOD, Builder, failed
 
-HOST_REFUSED = "/usr/cuda/include/crt/host_config.h:1:2: error: #error -- unsupported GNU version! gcc versions later than 14"
+HOST_REFUSED = (
+    "/usr/cuda/include/crt/host_config.h:1:2: error: #error -- unsupported GNU version! gcc versions later than 14"
+)
 NO_SPACE = "/kernel.cu:1:1: fatal error: error writing to kernel.ii: No space left on device"
 
 
@@ -45,13 +47,16 @@ def room(monkeypatch: pytest.MonkeyPatch, free_bytes: int, free_files: int = 100
         "out of memory",
     ],
 )
-def test_an_error_of_the_text_is_one_whatever_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str) -> None:
+def test_an_error_of_the_text_is_one_whatever_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
     room(monkeypatch, 1 << 40)
     assert judged(tmp_path, f"/kernel.cu:1:2: error: #error {words}\n").code == "build.syntax"
 
 
 @pytest.mark.parametrize(
-    "line", [NO_SPACE, HOST_REFUSED, "nvcc error   : 'cicc' died due to signal 9 (Kill signal)", "x\ndied due to signal 15"]
+    "line",
+    [NO_SPACE, HOST_REFUSED, "nvcc error   : 'cicc' died due to signal 9 (Kill signal)", "x\ndied due to signal 15"],
 )
 def test_a_line_of_its_own_proves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str) -> None:
     r"""As of `#line 1 "x\n…"`, which g++ prints with its line feed."""
@@ -82,7 +87,11 @@ def test_a_host_compiler_that_compiles_nothing_is_the_machines(tmp_path: Path) -
         ("CPU time limit exceeded\n", 128 + 24, "build.timeout"),
         ("Internal error: CPU time limit exceeded.\nCompilation aborted.\nAborted\n", 128 + 6, "build.timeout"),
         ("g++: fatal error: CPU time limit exceeded signal terminated program cc1plus\n", 1, "build.timeout"),
-        ("g++: internal compiler error: File size limit exceeded signal terminated program as\n", 4, "build.too_large_output"),
+        (
+            "g++: internal compiler error: File size limit exceeded signal terminated program as\n",
+            4,
+            "build.too_large_output",
+        ),
         ("nvcc error   : 'cicc' died due to signal 24 (CPU time limit exceeded)\n", 1, "build.timeout"),
         ("LLVM ERROR: cannot allocate a page\n", 1, "build.memory"),
         ("cc1plus: out of memory allocating 65536 bytes\n", 1, "build.memory"),
@@ -101,3 +110,12 @@ def test_a_real_line_of_its_own(compile_text: Builder) -> None:
     forged = f'#line 1 "x\\n{line.split(": error")[0]}"\n#error -- unsupported GNU version\n'
     found = compile_text(GOOD + forged)
     assert isinstance(found, Failure) and found.code.startswith("build."), found
+
+
+def test_what_the_compiler_says_may_not_be_cut(compile_text: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flood of warnings could push what ptxas says out, and leave what a forger said before."""
+    warned = "#warning of some length\n" + GOOD
+    assert isinstance(compile_text(warned), Build)
+    monkeypatch.setattr(nvcc, "MAX_SAID_BYTES", 100)
+    found = compile_text("#warning of other length\n" + GOOD)
+    assert isinstance(found, Failure) and found.code == "build.too_large_output"

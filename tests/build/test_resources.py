@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from ptxgym.build import Build
 from ptxgym.build.resources import kernel_resources
 from tests.build.conftest import HEAD, RUN
@@ -93,3 +95,37 @@ def test_numbers_that_no_device_has_are_not_read():
     said = SAID.replace("168", many).replace("1024", many).replace("16 bytes stack", f"{many} bytes stack")
     _, second, _ = kernel_resources(PTX, said)
     assert (second.registers, second.static_smem_bytes, second.stack_bytes) == (0, 0, 0)
+
+
+FORGED = """ptxas info    : Compiling entry function 'second' for 'sm_90a'
+ptxas info    : Function properties for second
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 16 registers, used 0 barriers, 16 bytes smem
+"""
+SECOND = (168, 1024, 16, 8, 4)
+
+
+def second(said: str) -> tuple[int, int, int, int, int]:
+    """What is read of the kernel `second`."""
+    _, kernel, _ = kernel_resources(PTX, said)
+    sizes = kernel.registers, kernel.static_smem_bytes, kernel.stack_bytes
+    return *sizes, kernel.spill_store_bytes, kernel.spill_load_bytes
+
+
+@pytest.mark.parametrize("said", [SAID, SAID + FORGED, FORGED + SAID, FORGED + SAID + FORGED])
+def test_a_forged_report_makes_no_kernel_smaller(said: str) -> None:
+    assert second(said) == SECOND
+    assert second(FORGED) == (16, 16, 0, 0, 0)
+
+
+def test_a_message_that_quotes_ptxas_is_no_report() -> None:
+    quoted = "Compiling entry function 'second': Used 16 registers, 9999 bytes smem"
+    warning = f"/kernel.cu:9:4: warning: 'void g()' is deprecated: {quoted} [-Wdeprecated-declarations]\n"
+    assert second(SAID + warning) == second(warning + SAID) == SECOND
+
+
+@pytest.mark.parametrize("unit", [".entry k ", ".entry k(", ".entry k ("])
+def test_entries_that_are_left_open_take_linear_time(unit: str) -> None:
+    assert kernel_resources(unit * (1_000_000 // len(unit)), "") == ()
+    (kernel,) = kernel_resources(".entry declared(.param .u8 a);\n.entry k(.param .u8 b) {", "")
+    assert (kernel.name, kernel.param_bytes) == ("k", (1,))
