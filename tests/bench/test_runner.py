@@ -185,7 +185,12 @@ def test_an_evaluation_that_never_ends_costs_its_own_episode_alone(
 ) -> None:
     monkeypatch.setattr(judging, "DEADLINE_S", 0.5)
     limits = Limits(model_calls=2, builds=1, evaluations=1, infra_retries=2)
-    planned, agent = episodes(4, turns=1), Fake()
+
+    def answer(turn: TurnContext) -> Reply:
+        time.sleep(0.5)  # so long each has left once the one that hangs before it is overdue
+        return Reply(fenced(GOOD))
+
+    planned, agent = episodes(4, turns=1), Fake(answer)
     with RunWriter(folder) as run, Hanging(ScriptedDevice(), secret="s", builds=1, runs=1) as evaluator:
         play(planned, run, evaluator, {"fake": agent}, limits)
         assert not evaluator.release.is_set()
