@@ -24,6 +24,8 @@ from ptxgym.build.ptx_lines import PtxLines
 from ptxgym.verdict import Diagnostic, Severity
 
 MAX_DIAGNOSTICS = 40
+MAX_LOCATED = 300
+"""Messages of ptxas whose lines are looked for: each costs a walk through a piece of PTX."""
 MAX_MESSAGE_CHARS = 1200
 MAX_SOURCE_LINE_CHARS = 240
 _MAX_RAW_CHARS = 16 << 10
@@ -166,13 +168,15 @@ def _line_from_context(context: list[str]) -> int | None:
 def _parse(said: list[str], ptx: PtxLines | None) -> Iterator[_Raw]:
     at = 0
     included_at = None
+    of_ptxas = 0
     while at < len(said):
         text = said[at]
         at += 1
         if match := _INCLUDED_FROM.match(text):
             included_at = match.group(1)
         elif match := _PTXAS.match(text):
-            raw = _from_ptxas(match, ptx)
+            raw = _from_ptxas(match, ptx if of_ptxas < MAX_LOCATED else None)
+            of_ptxas += match["line"] is not None
             if raw is not None:
                 yield raw
         elif match := _END_OF_SOURCE.match(text):

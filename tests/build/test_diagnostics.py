@@ -327,3 +327,22 @@ def test_names_of_template_libraries_are_readable() -> None:
         "void lib::scan_kernel<lib::Policy<int, int, lib::plus<void> >, int const*, int*, lib::Tile<int, true>, "
         "lib::Null>(int const*, int*, lib::Tile<int, true>, int, lib::Null)"
     )
+
+
+@pytest.mark.parametrize("wrong", ["x;\n", "\n", "x\n", "/*"])
+def test_many_messages_about_one_long_asm_statement(wrong: str) -> None:
+    """Each would be a walk to the statement's begin; the first ones are located as those of a short one are."""
+    count = 200_000
+    before = '.file 1 "/kernel.cu"\n.visible .entry k()\n{\n.loc 1 2 1\n// begin inline asm\n'
+    ptx = f"{before}{wrong * count}// end inline asm\n}}\n"
+    numbers = [*range(6, 106), *range(count // 2, count // 2 + 5000)]
+    said = "".join(f"ptxas kernel.ptx, line {number}; error   : Parsing error near '{number}'\n" for number in numbers)
+    source = ["__global__ void k() {", 'asm volatile(R"(', *wrong.split("\n")[:-1] * 5, ')");']
+    report = read_messages(said, "\n".join(source), ptx)
+    assert len(report.errors) == MAX_DIAGNOSTICS
+    assert {error.line for error in report.errors} <= {2, 3, 4, 5, 6, 7}
+
+
+def test_a_line_beyond_the_ptx_is_no_error() -> None:
+    assert PtxLines("a\nb").submission_line(9) is None
+    assert PtxLines("a\nb").unfinished(9) is None
