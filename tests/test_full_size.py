@@ -407,12 +407,52 @@ BARRIER = """
 """
 
 
-@pytest.mark.parametrize("device", [LOOP, SPIN, BARRIER], ids=["loop", "shared", "mbarrier"])
+READS = "if (float(A[threadIdx.x]) > 1e30f) return;"
+
+
+@pytest.mark.parametrize(
+    "device",
+    [LOOP, SPIN, BARRIER, READS + LOOP, READS + BARRIER],
+    ids=["loop", "shared", "mbarrier", "loop after a load", "mbarrier after a load"],
+)
 def test_ctas_that_hang_whatever_others_do_are_refused(check: Checker, device: str) -> None:
     hang = check(kernel(device)).failure
     assert hang is not None and (hang.status, hang.code) == (Status.HANG, "full_size.hang"), hang
     assert "At the size that is timed" in hang.message and "nothing that they could write" in hang.message
     assert check(kernel(device.replace("4096", "1000000"))).failure is None, "the control: no such size"
+
+
+COPIES = """
+  if (M > 4096 && blockIdx.z == COPIER) {
+    for (size_t i = threadIdx.y * 16 + threadIdx.x; i < size_t(M) * K; i += 256) copy[i] = A[i];
+    return;
+  }
+  if (blockIdx.z > 0 && M <= 4096) return;"""
+
+
+@pytest.mark.parametrize("copier", ["0", "1"])
+def test_a_cta_that_reads_inputs_and_stores_for_long_is_no_hang(check: Checker, copier: str) -> None:
+    """It may have another work than the others: half of these copy an input, and multiply nothing in their budget."""
+    text = kernel(COPIES, grid="dim3(N / 16, M / 16, 2)")
+    text = text.replace("__global__", "using bf16 = __nv_bfloat16;\n__global__", 1)
+    text = text.replace("int M, int N, int K) {", "bf16* copy, int M, int N, int K) {", 1)
+    text = text.replace("B, C, M, N, K);", "B, C, copy, M, N, K);").replace("COPIER", copier)
+    found = check(
+        text.replace("  gemm<<<", "  bf16* copy; cudaMallocAsync(&copy, size_t(M) * K * 2, stream);\n  gemm<<<")
+    )
+    assert found.failure is None and found.wrong is None, found
+    assert "works and had not ended within its share of instructions" in found.note, found.note
+
+
+def test_a_cta_that_did_not_end_is_not_told_among_those_that_are_right(check: Checker) -> None:
+    """Even or odd columns of the grid wait for the last element, so that the first or the second sampled CTA does."""
+    polls = "volatile unsigned short* last = (unsigned short*)C + size_t(M) * N - 1;"
+    polls += "if (M > 4096 && blockIdx.x % 2 == WHO) while (*last == 0) {}"
+    notes = sorted(check(kernel(polls.replace("WHO", who))).note.split("beyond a sample: ")[1] for who in "01")
+    was = "one of 229,376 CTAs of gemm was executed; "
+    assert notes[0].startswith(f"{was}it waits for others"), notes
+    assert notes[1].startswith(f"{was}it wrote 256 elements of C, which are right; CTA "), notes
+    assert notes[1].endswith(" of gemm waits for others, which were not executed, and what it computes was not checked")
 
 
 def test_a_long_launch_before_the_work_is_no_hang(check: Checker) -> None:

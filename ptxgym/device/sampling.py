@@ -36,8 +36,14 @@ class SampledUnit:
     end: End = "ok"
     message: str = ""
     """What it faulted with, or how it hangs."""
+    stuck: bool = False
+    """Of a hang: nothing can happen any more. Otherwise a loop went on for longer than any work takes."""
     looked: bool = True
-    """Whether it read global memory other than by copies of the async proxy, so that what others write may matter."""
+    """Whether it read global memory that others may write: neither an input nor const."""
+    loaded: bool = True
+    """Whether it read global memory, inputs too, other than by copies of the async proxy."""
+    stored: bool = True
+    """Whether it stored to global memory."""
     forms: frozenset[str] = frozenset()
     """PTX opcodes that it executed."""
     elsewhere_bytes: int = 0

@@ -93,11 +93,7 @@ def judge_sample(
     if not alone or any(tensor.derived for tensor in task.inputs):
         return FullSize(note=_seen(size, plan, sample, "it stores results; their values were not checked"))
     if worked[0].end != "ok":
-        why = {
-            "budget": "works and had not ended within its share of instructions",
-            "hang": "waits for others, which were not executed",
-        }[worked[0].end]
-        return FullSize(note=_seen(size, plan, sample, f"it {why}; what it computes was not checked"))
+        return FullSize(note=_seen(size, plan, sample, f"it {_goes_on(worked[0])}; what it computes was not checked"))
     if any(isinstance(operation, Copy) for operation in plan.operations):
         return FullSize(
             note=_seen(size, plan, sample, "what was copied before it was not; its values were not checked")
@@ -110,18 +106,26 @@ def judge_sample(
 def _hangs(task: Task, unit: SampledUnit, small: Axes, execution: Execution, alone: bool) -> str | None:
     """Say how a unit hangs whatever others do; None where it does not, or others may end it.
 
-    One that ran out of instructions hangs if it did little of its work, which is known of the only launch (`alone`):
-    the first of several may do another work, and have much of it.
+    One that ran out of instructions, or long was in a loop, hangs if it did little of its work, which is known of the
+    only launch (`alone`): the first of several may do another work, and have much of it. So may a CTA of the only one
+    that reads inputs and stores what it makes of them.
     """
     if unit.looked or unit.end not in ("hang", "budget"):
         return None
-    if unit.end == "hang":
+    if unit.end == "hang" and (unit.stuck or not unit.loaded):
         return f"hangs ({unit.message})"
     usual = unit.warp_instructions / instruction_rate(task, small, execution)
-    if not alone or unit.multiply_adds >= LEAST_COMPUTED * usual:
+    if not alone or unit.multiply_adds >= LEAST_COMPUTED * usual or (unit.loaded and unit.stored):
         return None
     share = 100 * unit.multiply_adds / usual
     return f"does not end, and in {unit.warp_instructions:,} warp instructions it did {share:.2g} % of its usual work"
+
+
+def _goes_on(unit: SampledUnit) -> str:
+    """Say why a unit has not come to its end, which others may bring about."""
+    if unit.end == "hang" and unit.stuck:
+        return "waits for others, which were not executed"
+    return "works and had not ended within its share of instructions"
 
 
 def mostly_idle(sample: Sample) -> bool:
@@ -233,8 +237,12 @@ def _numbers(task: Task, axes: Axes, plan: LaunchPlan, sample: Sample, periods: 
                 return FullSize(wrong=_output(tensor.name, error, f"{tensor.name}[{where}]"), message=message)
             checked[tensor.name] += expected.size
     what = " and ".join(f"{count:,} elements of {name}" for name, count in checked.items())
-    it = "it" if len(launch.worked) == 1 else "they"
-    return FullSize(note=_seen(named(axes), plan, sample, f"{it} wrote {what}, which are right"))
+    it = "it" if len(ended) == 1 else "they"
+    seen = f"{it} wrote {what}, which are right"
+    for unit in launch.worked:
+        if unit.end != "ok":
+            seen += f"; {_unit(plan, unit)} {_goes_on(unit)}, and what it computes was not checked"
+    return FullSize(note=_seen(named(axes), plan, sample, seen))
 
 
 def _uncovered(task: Task, axes: Axes, plan: LaunchPlan, sample: Sample, tensor: Tensor) -> FullSize:
@@ -285,7 +293,7 @@ def _seen(size: str, plan: LaunchPlan, sample: Sample, what: str) -> str:
     index = working[-1] if working else len(sample.launches) - 1
     launch = sample.launches[index]
     idle = f"; {launch.idle} of {launch.ran} sampled had nothing to do" if launch.idle else ""
-    count = max(1, len(launch.worked))
+    count = max(1, sum(unit.end == "ok" for unit in launch.worked))
     number, was = ("one", "was") if count == 1 else (str(count), "were")
     return (
         f"the size that is timed ({size}) beyond a sample: {number} of {launch.units:,} {_noun(plan.launches[index])}s "

@@ -79,7 +79,7 @@ class _Result(ctypes.Structure):
         ("outcome", ctypes.c_uint32), ("reran", ctypes.c_uint32), ("warp_instructions", ctypes.c_uint64),
         ("tma_bytes", ctypes.c_uint64), ("warp_counts", ctypes.c_void_p), ("thread_counts", ctypes.c_void_p),
         ("multiply_adds", ctypes.c_void_p), ("busiest", ctypes.c_int64), ("nfindings", ctypes.c_int64),
-        ("nprinted", ctypes.c_int64),
+        ("nprinted", ctypes.c_int64), ("looked", ctypes.c_uint32),
     ]  # fmt: skip
 
 
@@ -134,6 +134,8 @@ class LaunchOutcome:
     outcome: Outcome
     reran: bool
     """The CTAs were not independent, and ran one after the other."""
+    looked: bool
+    """Some CTA has read global memory that others may write: neither an input nor const."""
     warp_instructions: int
     tma_bytes: int
     warp_counts: NDArray[np.uint64]
@@ -257,6 +259,7 @@ class Program:
         return LaunchOutcome(
             outcome=Outcome(result.outcome),
             reran=bool(result.reran),
+            looked=bool(result.looked),
             warp_instructions=result.warp_instructions,
             tma_bytes=result.tma_bytes,
             warp_counts=warp_counts,

@@ -128,7 +128,7 @@ class _Units:
         self._forms = program.decoded.forms
         self._stores = np.array([stores_globally(form) for form in program.decoded.forms], bool)
         self._loads = np.array([loads_globally(form) for form in program.decoded.forms], bool)
-        self._looks = self._loads & [not form.startswith("cp.async.bulk") for form in program.decoded.forms]
+        self._plain = self._loads & [not form.startswith("cp.async.bulk") for form in program.decoded.forms]
         self._run: Callable[[int, int], LaunchOutcome] = lambda unit, budget: program.launch(
             launch_shape(operation, options, budget, unit), memory.ascending, parameters
         )
@@ -146,9 +146,10 @@ class _Units:
                 executed = {self._forms[at] for at in np.flatnonzero(result.warp_counts).tolist()}
                 end = OUTCOME_NAMES[result.outcome]
                 computed = self._multiply_adds(result)
-                looked = bool(result.warp_counts[self._looks].any())
                 done = {"end": end, "unit": unit, "forms": sorted(executed), "multiply_adds": computed}
-                self.done["worked"].append({**done, "looked": looked, "warp_instructions": result.warp_instructions})
+                done |= {"warp_instructions": result.warp_instructions, "looked": self._looked(result)}
+                done |= {"loaded": _any(result, self._plain), "stored": _any(result, self._stores)}
+                self.done["worked"].append(done)
                 self.records = result.records
                 return True
             budget = max(0, budget - result.warp_instructions)
@@ -168,15 +169,24 @@ class _Units:
         fixed = -(-threads // _WARP_LANES) * self._by_warp + threads * self._by_thread
         return int(fixed.sum()) + int(result.multiply_adds.sum())
 
+    def _looked(self, result: LaunchOutcome) -> bool:
+        """Return whether what others write may have decided something; `red` meets it, and returns nothing."""
+        return result.looked and _any(result, self._loads)
+
     def _count(self, result: LaunchOutcome) -> bool:
         """Count a unit that has run, and return whether it was idle: ended without a store to global memory."""
-        idle = result.outcome is Outcome.OK and not bool(result.thread_counts[self._stores].any())
+        idle = result.outcome is Outcome.OK and not _any(result, self._stores)
         self.done["ran"] += 1
         self.done["idle"] += idle
-        self.done["blind"] += idle and not bool(result.thread_counts[self._loads].any())
+        self.done["blind"] += idle and not _any(result, self._loads)
         if idle and not self.done["worked"]:
             self._idle_before += 1
         return idle
+
+
+def _any(result: LaunchOutcome, instructions: NDArray[np.bool_]) -> bool:
+    """Return whether some thread has executed one of these instructions."""
+    return bool(result.thread_counts[instructions].any())
 
 
 def stores_globally(form: str) -> bool:

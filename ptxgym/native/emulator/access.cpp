@@ -163,6 +163,7 @@ bool resolve(Cta& cta, Cta& owner, Warp& w, const Inst& inst, uint32_t mask, Spa
         });
         return allowed;
       }
+      if (kind != Kind::Store) cta.look_at(*buffer);
       if (kind != Kind::Store && buffer->initialised) read_uninitialised(cta, w, inst, *buffer, a, mask);
       const bool proving = cta.grid.track && (buffer->tags || kind != Kind::Load);
       const bool notes = proving || buffer->stamps || (kind != Kind::Load && buffer->initialised);

@@ -45,6 +45,7 @@ struct EmuResult {
   uint64_t *warp_counts, *thread_counts, *multiply_adds;  // [instructions], of the caller
   int64_t busiest;                                        // most executed instruction where the launch failed, else -1
   int64_t nfindings, nprinted;                            // fetched by emu_take
+  uint32_t looked;
 };
 
 // Sizes by which caller and core check that they agree.
@@ -107,6 +108,7 @@ LaunchResult* emu_launch(Program* program, const EmuLaunch* args, EmuResult* out
   auto result = std::make_unique<LaunchResult>(launch(grid, args->threads, args->only));
   out->outcome = static_cast<uint32_t>(result->outcome);
   out->reran = result->reran;
+  out->looked = result->looked;
   out->warp_instructions = result->warp_instructions;
   out->tma_bytes = result->tma_bytes;
   std::copy(result->warp_counts.begin(), result->warp_counts.end(), out->warp_counts);

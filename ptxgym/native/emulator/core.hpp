@@ -355,6 +355,7 @@ struct Cta {
   uint64_t* multiply_adds = nullptr;  // per instruction: of those whose shape is known at run time only (tcgen05.mma)
   uint64_t tma_bytes = 0;  // tensor and bulk copies, both directions
   size_t hot_buffer = 0;   // last buffer that was accessed
+  bool looked = false;     // a load or an atomic has met memory that others may write: neither input nor const
   Cluster* cluster = nullptr;  // nullptr: the launch has no clusters
   uint32_t rank = 0;           // %cluster_ctarank
   uint32_t tag = 0;            // rank << RANK_SHIFT: upper bits of own shared addresses
@@ -401,6 +402,7 @@ struct Cta {
   // store meets read-only data). Records the access for the independence proof and the initialised bytes.
   uint8_t* global(uint64_t address, uint64_t bytes, Access);
   void note_dependency(Buffer&, uint64_t offset, uint64_t bytes, Access);  // of launches that overlap (launch_control.cpp)
+  void look_at(const Buffer& buffer) { looked |= !buffer.is_input && !buffer.read_only; }
   Buffer* find_buffer(uint64_t address, uint64_t bytes);  // the buffer that holds the whole range, or nullptr
   bool note_access(Buffer&, uint64_t offset, uint64_t bytes, Access);  // false: a store that the proof forbids; give up
   std::string describe_global(uint64_t address);                       // "4 bytes past the end of C (65536 bytes)"

@@ -146,6 +146,7 @@ void Cta::start(uint64_t linear_index) {
   waited = !grid.programmatic;
   triggered = cancel_failed = false;
   hot_buffer = 0;
+  looked = false;
 
   const size_t bytes = program.warp_image.size();
   registers.resize(bytes * grid.warps_per_cta + 64);

@@ -27,6 +27,7 @@ struct CtaResult {
   Outcome outcome = Outcome::Ok;
     uint64_t warp_instructions = 0, tma_bytes = 0;
   int64_t busiest = -1;
+  bool looked = false;
   std::vector<FindingRecord> findings;
   std::string printed;
 
@@ -36,6 +37,7 @@ struct CtaResult {
     outcome = cta.outcome;
     warp_instructions = cta.warp_instructions;
     tma_bytes = cta.tma_bytes;
+    looked = cta.looked;
     findings.assign(cta.findings.records.begin(), cta.findings.records.end());
     printed = std::move(cta.printed);
   }
@@ -164,6 +166,7 @@ LaunchResult nothing_yet(const Grid& grid) {
 void absorb(LaunchResult& result, const Grid& grid, const CtaResult& cta) {
   result.warp_instructions += cta.warp_instructions;
   result.tma_bytes += cta.tma_bytes;
+  result.looked |= cta.looked;
   for (const FindingRecord& record : cta.findings) merge_finding(result.findings, record, grid.max_findings);
   if (result.printed.size() < PRINT_LIMIT) result.printed += cta.printed;
   if (result.outcome != Outcome::Ok) return;

@@ -5,6 +5,7 @@
 struct LaunchResult {
   Outcome outcome = Outcome::Ok;
   bool reran = false;  // CTAs were not independent: they ran one after the other
+  bool looked = false;  // some CTA has read memory that others may write: neither input nor const
   uint64_t warp_instructions = 0, tma_bytes = 0;
   std::vector<uint64_t> warp_counts, thread_counts;  // per instruction; zero where the launch failed
   std::vector<uint64_t> multiply_adds;               // the same: those that only the run knows

@@ -63,6 +63,7 @@ Buffer* Cta::find_buffer(uint64_t address, uint64_t bytes) {
 
 bool Cta::note_access(Buffer& buffer, uint64_t offset, uint64_t bytes, Access access) {
   const bool writes = access != Access::Read;
+  if (access != Access::Write) look_at(buffer);
   if (grid.track && bytes) {
     if (!buffer.tags && writes) {  // nothing is kept with which this buffer could be restored
       grid.conflict.store(true, std::memory_order_relaxed);
