@@ -56,8 +56,7 @@ def check(
     axes, first = task.workloads[WORKLOAD].axes, drawn.cases[0]
     recorded = record_call(built, task, axes, profile, other)
     if isinstance(recorded, Failure):
-        message = f"At the size that is timed ({judging.named(axes)}): {recorded.message}"
-        return FullSize(failure=recorded.model_copy(update={"message": message}))
+        return _failed(axes, recorded)
     many = record_call(built, task, axes, profile.of_many_sms())
     plan = recorded if isinstance(many, Failure) or _kernels(many) != _kernels(recorded) else many
     budgets = sampled_units.budgets(task, axes, plan, first.axes, execution)
@@ -65,12 +64,12 @@ def check(
         built, task, axes, plan, device, budgets, sampled_units.comparisons(task, axes, plan, first.axes, execution)
     )
     sample = full.draw(first.seed)
-    if sample is None:
-        return FullSize()
+    if isinstance(sample, Failure):
+        return _failed(axes, sample)
     small = functools.cache(functools.partial(_small, built, task, profile, first.axes, device, execution))
     if judging.mostly_idle(sample):
         before = few.draw(first.seed) if (few := small()) else None
-        if before is not None and (found := judging.idle_launch(sample, before)) is not None:
+        if isinstance(before, Sample) and (found := judging.idle_launch(sample, before)) is not None:
             return judging.idle(axes, plan, sample, found, task.outputs[0].name)
     judged = judging.judge_sample(task, axes, plan, sample, full.periods, first.axes, execution)
     if judged.uncovered is not None and not _certain(judged.uncovered, full, small(), first.seed):
@@ -81,6 +80,12 @@ def check(
     if _computes_little(full, small(), first.seed):
         return judging.computes_little(axes, share, task.outputs[0].name)
     return judged
+
+
+def _failed(axes: Axes, failure: Failure) -> FullSize:
+    """Refuse what the recorder or the emulator refuses at this size alone."""
+    message = f"At the size that is timed ({judging.named(axes)}): {failure.message}"
+    return FullSize(failure=failure.model_copy(update={"message": message}))
 
 
 class _Sampling:
@@ -100,23 +105,22 @@ class _Sampling:
         self._device, self._budgets, self._compared = device, budgets, compared
         self.periods: dict[str, Bytes] = {}
 
-    def draw(self, seed: int) -> Sample | None:
-        """Run other CTAs for each seed; None where the device refuses."""
+    def draw(self, seed: int) -> Sample | Failure:
+        """Run other CTAs for each seed; the device refuses a plan whatever the seed."""
         self.periods = sampled_units.patterns(self._task, self._axes, seed)
         units = sampled_units.units(self._plan, seed)
         more = sampled_units.further_units(self._plan, seed, self._compared)
-        sample = self._device.sample(self._built, self._plan, self.periods, units, self._budgets, more)
-        return sample if isinstance(sample, Sample) else None
+        return self._device.sample(self._built, self._plan, self.periods, units, self._budgets, more)
 
     def computed_share(self, seed: int) -> float | None:
         """Return which share of the task's work CTAs like those of this seed do; None where that is not known."""
         sample = self.draw(seed)
-        return None if sample is None else judging.computed_share(self._task, self._axes, sample)
+        return None if isinstance(sample, Failure) else judging.computed_share(self._task, self._axes, sample)
 
     def covers(self, seed: int, output: str) -> bool | None:
         """Return whether CTAs like those of this seed write all of an output; None where others may do it for them."""
         sample = self.draw(seed)
-        if sample is None or len(sample.launches) != 1:
+        if isinstance(sample, Failure) or len(sample.launches) != 1:
             return None
         worked = sample.launches[0].worked
         if not worked or any(unit.end != "ok" for unit in worked):

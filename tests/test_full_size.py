@@ -389,6 +389,18 @@ def test_faults_and_refused_calls_are_failures(check: Checker) -> None:
     assert grid is not None and grid.status is Status.LAUNCH_ERROR, "65,535 is the most along y"
 
 
+def test_what_the_emulator_refuses_at_the_large_size_alone_is_not_emulated(check: Checker) -> None:
+    """Two kernels, of which the host code launches one; only what is launched is decoded."""
+    other = '__global__ void large(__nv_bfloat16* C) { asm volatile("FORM" :: "l"(C)); }\nextern'
+    text = kernel(host="if (M > 4096) return void((large<<<1, 1, 0, stream>>>(C)));").replace("extern", other, 1)
+    refused = check(text.replace("FORM", "discard.global.L2 [%0], 128;")).failure
+    assert refused is not None and (refused.status, refused.code) == (Status.NOT_EMULATED, "emulator.not_emulated")
+    assert refused.message.startswith("At the size that is timed (M = 8192, N = 7168, K = 5120): ")
+    assert "discard.global.L2" in refused.message
+    word = check(text.replace("FORM", "{ .reg .b16 zero; mov.b16 zero, 0; st.global.b16 [%0], zero; }"))
+    assert word.failure is None and word.wrong is not None, "the control: it is executed, and writes a word"
+
+
 LOOP = 'asm volatile("{ .reg .pred big; setp.gt.s32 big, %0, 4096;\\nwait: @big bra wait; }" :: "r"(M));'
 SPIN = """
   __shared__ volatile int ready;
