@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ptxgym.build import Build
 from ptxgym.device.protocol import Bytes, Execution
 from ptxgym.device.sampling import Sample, Sampler
 from ptxgym.judge import full_size as judging
 from ptxgym.judge import sampled_units
-from ptxgym.judge.conditions import Conditions
+from ptxgym.judge.conditions import Case, Conditions
 from ptxgym.judge.full_size import FullSize
 from ptxgym.plan import DeviceProfile, LaunchPlan
 from ptxgym.recording import record_call
@@ -23,7 +24,9 @@ from ptxgym.verdict import Failure
 
 WORKLOAD = "hardware"
 ROUNDS = 3
-"""CTAs of each size that must agree before a kernel is refused for writing too little."""
+"""Draws of the small size that must agree before a kernel is refused for too little writing or work at the large."""
+WRITE_ROUNDS = 5
+"""Draws of the large size before it is refused for writing too little."""
 WORK_ROUNDS = 5
 """Of the large size before it is refused for computing too little: CTAs of causal attention differ in their work."""
 
@@ -57,29 +60,90 @@ def check(
     recorded = record_call(built, task, axes, profile, other)
     if isinstance(recorded, Failure):
         return _failed(axes, recorded)
+    call = _Call(built, task, axes, profile, first, device, execution)
     many = record_call(built, task, axes, profile.of_many_sms())
-    plan = recorded if isinstance(many, Failure) or _kernels(many) != _kernels(recorded) else many
-    budgets = sampled_units.budgets(task, axes, plan, first.axes, execution)
-    full = _Sampling(
-        built, task, axes, plan, device, budgets, sampled_units.comparisons(task, axes, plan, first.axes, execution)
-    )
-    sample = full.draw(first.seed)
-    if isinstance(sample, Failure):
-        return _failed(axes, sample)
-    small = functools.cache(functools.partial(_small, built, task, profile, first.axes, device, execution))
-    if judging.mostly_idle(sample):
-        before = few.draw(first.seed) if (few := small()) else None
-        if isinstance(before, Sample) and (found := judging.idle_launch(sample, before)) is not None:
-            return judging.idle(axes, plan, sample, found, task.outputs[0].name)
-    judged = judging.judge_sample(task, axes, plan, sample, full.periods, first.axes, execution)
-    if judged.uncovered is not None and not _certain(judged.uncovered, full, small(), first.seed):
-        return FullSize(note=judged.note)
-    share = judging.computed_share(task, axes, sample)
-    if judged.wrong is not None or share is None or share >= judging.LEAST_COMPUTED:
+    return call.judged(recorded if isinstance(many, Failure) or _kernels(many) != _kernels(recorded) else many)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """The call at the size that is timed, and the one at a small size with which it is compared where it looks odd."""
+
+    built: Build
+    task: Task
+    axes: Axes
+    profile: DeviceProfile
+    case: Case
+    device: Sampler
+    execution: Execution
+
+    def judged(self, plan: LaunchPlan) -> FullSize:
+        """Judge a plan of this call, as on one GPU or another."""
+        task, axes, seed = self.task, self.axes, self.case.seed
+        full = self._sampling(plan, axes)
+        sample = full.draw(seed)
+        if isinstance(sample, Failure):
+            return _failed(axes, sample)
+        if judging.mostly_idle(sample):
+            before = few.draw(seed) if (few := self._small) else None
+            if isinstance(before, Sample) and (found := judging.idle_launch(sample, before)) is not None:
+                return judging.idle(axes, plan, sample, found, task.outputs[0].name)
+        judged = judging.judge_sample(task, axes, plan, sample, full.periods, self.case.axes, self.execution)
+        if judged.uncovered is not None and not self._writes_little(judged.uncovered, full, sample):
+            return FullSize(note=judged.note)
+        share = judging.computed_share(task, axes, sample)
+        if judged.wrong is not None or share is None or share >= judging.LEAST_COMPUTED:
+            return judged
+        if self._computes_little(full):
+            return judging.computes_little(axes, share, task.outputs[0].name)
         return judged
-    if _computes_little(full, small(), first.seed):
-        return judging.computes_little(axes, share, task.outputs[0].name)
-    return judged
+
+    def _writes_little(self, output: str, full: _Sampling, first: Sample) -> bool:
+        """Return whether other CTAs do not write their share of `output` either, though all of the small size do.
+
+        CTAs may have different roles, and the last ones of a row less to write. So several must agree, or many.
+        """
+        small, seed = self._small, self.case.seed
+        if small is None or not all(small.all_write(other, output) for other in range(seed, seed + ROUNDS)):
+            return False
+        samples: list[Sample] = []
+        for other in range(seed + 1, seed + 1 + WRITE_ROUNDS):
+            sample = full.draw(other, sampled_units.asked_again(first))
+            if isinstance(sample, Failure) or not judging.ended_alone(sample):
+                return False
+            if judging.splits(self.task, self.axes, sample, output):
+                return False
+            samples.append(sample)
+            share, most = (
+                judging.written_share(self.task, self.axes, samples, output, errors) for errors in (0, judging.CERTAIN)
+            )
+            if len(samples) >= ROUNDS and share >= judging.LEAST_WRITTEN and most < judging.ENOUGH:
+                return True
+        return judging.written_share(self.task, self.axes, samples, output, judging.LIKELY) < judging.ENOUGH
+
+    def _computes_little(self, full: _Sampling) -> bool:
+        """Return whether other CTAs compute as little, though those of the small size do not."""
+        small, seed = self._small, self.case.seed
+        if small is None:
+            return False
+        before = [small.computed_share(other) for other in range(seed, seed + ROUNDS)]
+        now = [full.computed_share(other) for other in range(seed + 1, seed + WORK_ROUNDS)]
+        return all(share is not None and share >= judging.LEAST_COMPUTED_BEFORE for share in before) and all(
+            share is not None and share < judging.LEAST_COMPUTED for share in now
+        )
+
+    @functools.cached_property
+    def _small(self) -> _Sampling | None:
+        """How to sample the small size."""
+        plan = record_call(self.built, self.task, self.case.axes, self.profile)
+        return None if isinstance(plan, Failure) else self._sampling(plan, self.case.axes, compared=1)
+
+    def _sampling(self, plan: LaunchPlan, axes: Axes, *, compared: int | None = None) -> _Sampling:
+        small, execution = self.case.axes, self.execution
+        budgets = sampled_units.budgets(self.task, axes, plan, small, execution)
+        if compared is None:
+            compared = sampled_units.comparisons(self.task, axes, plan, small, execution)
+        return _Sampling(self.built, self.task, axes, plan, self.device, budgets, compared)
 
 
 def _failed(axes: Axes, failure: Failure) -> FullSize:
@@ -105,11 +169,11 @@ class _Sampling:
         self._device, self._budgets, self._compared = device, budgets, compared
         self.periods: dict[str, Bytes] = {}
 
-    def draw(self, seed: int) -> Sample | Failure:
-        """Run other CTAs for each seed; the device refuses a plan whatever the seed."""
+    def draw(self, seed: int, compared: int | None = None) -> Sample | Failure:
+        """Run other CTAs for each seed, `compared` of the only launch; the device refuses a plan whatever the seed."""
         self.periods = sampled_units.patterns(self._task, self._axes, seed)
         units = sampled_units.units(self._plan, seed)
-        more = sampled_units.further_units(self._plan, seed, self._compared)
+        more = sampled_units.further_units(self._plan, seed, compared or self._compared)
         return self._device.sample(self._built, self._plan, self.periods, units, self._budgets, more)
 
     def computed_share(self, seed: int) -> float | None:
@@ -117,48 +181,12 @@ class _Sampling:
         sample = self.draw(seed)
         return None if isinstance(sample, Failure) else judging.computed_share(self._task, self._axes, sample)
 
-    def covers(self, seed: int, output: str) -> bool | None:
-        """Return whether CTAs like those of this seed write all of an output; None where others may do it for them."""
-        sample = self.draw(seed)
-        if isinstance(sample, Failure) or len(sample.launches) != 1:
-            return None
-        worked = sample.launches[0].worked
-        if not worked or any(unit.end != "ok" for unit in worked):
-            return None
-        if judging.covers(self._task, self._axes, sample, output):
-            return True
-        return None if judging.splits(self._task, self._axes, sample, output) else False
-
-
-def _certain(output: str, full: _Sampling, small: _Sampling | None, seed: int) -> bool:
-    """Return whether other CTAs do not write their share of `output` either, though those of the small size do."""
-    seeds = range(seed + 1, seed + ROUNDS)
-    return (
-        small is not None
-        and all(small.covers(other, output) is True for other in (seed, *seeds))
-        and all(full.covers(other, output) is False for other in seeds)
-    )
-
-
-def _computes_little(full: _Sampling, small: _Sampling | None, seed: int) -> bool:
-    """Return whether other CTAs compute as little, though those of the small size do not."""
-    if small is None:
-        return False
-    before = [small.computed_share(other) for other in range(seed, seed + ROUNDS)]
-    now = [full.computed_share(other) for other in range(seed + 1, seed + WORK_ROUNDS)]
-    return all(share is not None and share >= judging.LEAST_COMPUTED_BEFORE for share in before) and all(
-        share is not None and share < judging.LEAST_COMPUTED for share in now
-    )
-
-
-def _small(
-    built: Build, task: Task, profile: DeviceProfile, axes: Axes, device: Sampler, execution: Execution
-) -> _Sampling | None:
-    """Return how to sample the small size, with which the full one is compared where it looks odd."""
-    plan = record_call(built, task, axes, profile)
-    if isinstance(plan, Failure):
-        return None
-    return _Sampling(built, task, axes, plan, device, sampled_units.budgets(task, axes, plan, axes, execution))
+    def all_write(self, seed: int, output: str) -> bool:
+        """Return whether CTAs like those of this seed all write an output."""
+        sample = self.draw(seed, sampled_units.LEAST_ASKED)
+        if isinstance(sample, Failure) or not judging.ended_alone(sample):
+            return False
+        return judging.all_write(self._task, self._axes, sample, output)
 
 
 def _kernels(plan: LaunchPlan) -> list[str]:

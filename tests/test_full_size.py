@@ -61,6 +61,8 @@ extern "C" void run(const __nv_bfloat16* A, const __nv_bfloat16* B, __nv_bfloat1
   gemm<<<sms, dim3(16, 16), 0, stream>>>(A, B, C, M, N, K);
 }
 """
+IF_SMALL = "if (M <= 4096 || KEPT || sum == 12345.678f) C[size_t(m)"
+"""What it computes is stored at small sizes; the sum is computed in any case."""
 QUERY = "cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0); sms = min(sms, (M / 16) * (N / 16));"
 
 SPLIT = """
@@ -240,6 +242,8 @@ __global__ void gemm(const bf16* A, const bf16* B, bf16* C, int M, int N, int K)
 """
 )
 
+HELPED = ROLES.replace("M / 16, 8)", "M / 16, M > 4096 ? 2 : 1)")
+
 COPIED = (
     HEAD
     + """
@@ -317,11 +321,31 @@ def check(gemm: Task) -> Iterator[Checker]:
         (kernel("if (M > 4096 && blockIdx.y >= gridDim.y / 2) K = 64;"), "wrong: relative error"),
         (kernel("if (M > 4096 && (blockIdx.x + blockIdx.y) % 2) K = 64;"), "wrong: relative error"),
         (kernel("if (M > 4096 && blockIdx.x < gridDim.x / 2 && blockIdx.y % 2) K = 64;"), "wrong: relative error"),
+        (kernel("if (M > 4096 && blockIdx.y >= gridDim.y / 2) return;"), "ended at once, without storing anything"),
+        (
+            kernel("if (M > 4096 && (blockIdx.x + blockIdx.y) % 2) return;"),
+            "229,376 CTAs of gemm cannot have written C",
+        ),
+        (
+            kernel("if (M > 4096 && (blockIdx.x * 7919 + blockIdx.y * 104729) % 10 < 6) return;"),
+            "cannot have written C",
+        ),
+        (
+            kernel("if (M > 4096 && blockIdx.y % 3) return;"),
+            "cannot have written C: going by the sampled ones, they write",
+        ),
+        (kernel("if (M > 4096 && blockIdx.y % 2 && threadIdx.x + threadIdx.y) return;"), "cannot have written C"),
+        (kernel().replace("C[size_t(m)", IF_SMALL.replace("KEPT", "false")), "they write about 0 % of it"),
+        (kernel().replace("C[size_t(m)", IF_SMALL.replace("KEPT", "blockIdx.y % 2")), "cannot have written C"),
+        (kernel("if (M > 4096 && threadIdx.y >= 5) return;"), "they write about 31 % of it"),
+        (kernel("if (M > 4096 && threadIdx.y >= 12) return;"), "they write about 75 % of it"),
     ],
     ids=[
         *("returns", "mostly returns", "does less", "stores a word", "small grid"),
         *("stores a word elsewhere", "stores as much elsewhere", "has a large workspace", "second launch returns"),
         *("odd columns", "lower half", "chequered", "a quarter"),
+        *("lower half returns", "chequered returns", "60 % return", "two thirds return", "odd rows store a word"),
+        *("all work in vain", "half work in vain", "a third of each tile", "three quarters of each tile"),
     ],
 )
 def test_work_left_out_at_the_size_that_is_timed_is_refused(check: Checker, text: str, said: str) -> None:
@@ -343,12 +367,18 @@ def test_work_left_out_at_the_size_that_is_timed_is_refused(check: Checker, text
         (kernel(text=TICKETS), "CTAs combine their results, so their values were not checked"),
         (kernel(text=PARTNERS), "it stores to memory of its own and not its share of C"),
         (kernel(text=ROLES), "it did not write its share of C; others may"),
+        (kernel(text=HELPED), "which are right"),
+        (
+            kernel(grid="dim3((N + 47) / 48, M / 16)").replace("x * 16", "x * 48").replace("(16, 16)", "(48, 16)"),
+            "are right",
+        ),
         (kernel(text=COPIED), "what was copied before it was not; its values were not checked"),
     ],
     ids=[
         *("plain", "grid for the largest size", "a CTA for each SM", "132 CTAs", "two launches and atomics"),
         *("a second launch waits for all of the first", "split only where K is large", "the last CTA sums up"),
-        *("partial sums and who waits for them", "helpers at every size", "a copy before"),
+        *("partial sums and who waits for them", "helpers at every size", "helpers at the large size"),
+        *("a ragged edge", "a copy before"),
     ],
 )
 def test_honest_kernels_pass_and_the_note_says_what_was_seen(check: Checker, text: str, note: str) -> None:
@@ -399,6 +429,8 @@ def test_what_the_emulator_refuses_at_the_large_size_alone_is_not_emulated(check
     assert "discard.global.L2" in refused.message
     word = check(text.replace("FORM", "{ .reg .b16 zero; mov.b16 zero, 0; st.global.b16 [%0], zero; }"))
     assert word.failure is None and word.wrong is not None, "the control: it is executed, and writes a word"
+    idle = check(text.replace("FORM", "prefetch.global.L2 [%0];"))
+    assert idle.failure is None and "1 of 1 sampled CTAs of large (1 in all) end without storing" in idle.message
 
 
 LOOP = 'asm volatile("{ .reg .pred big; setp.gt.s32 big, %0, 4096;\\nwait: @big bra wait; }" :: "r"(M));'

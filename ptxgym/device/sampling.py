@@ -44,6 +44,8 @@ class SampledUnit:
     """Whether it read global memory, inputs too, other than by copies of the async proxy."""
     stored: bool = True
     """Whether it stored to global memory."""
+    instead: bool = False
+    """Whether it stands for one of the only launch that was drawn before, ran for long and stored nothing."""
     forms: frozenset[str] = frozenset()
     """PTX opcodes that it executed."""
     elsewhere_bytes: int = 0
@@ -63,8 +65,9 @@ class SampledLaunch:
     units: int
     """Of the whole launch."""
     ran: int
+    """Drawn from all, and run at least for a moment."""
     idle: int
-    """Those that ended without a store to global memory."""
+    """Those that ended without a store to global memory; of the only launch, at once."""
     blind: int = 0
     """Those of the idle that had not even read global memory: nothing that another CTA wrote made them idle."""
     worked: tuple[SampledUnit, ...] = ()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,8 +33,13 @@ MOSTLY, MOSTLY_BEFORE = 0.75, 0.5
 LEAST_COMPUTED, LEAST_COMPUTED_BEFORE = 0.1, 0.5
 """A plan is refused that computes less than the one share of the task's multiply-adds, and at the small size more than
 the other. Of causal attention one CTA in twenty does so little: draws must agree (`ptxgym.full_size`)."""
-COVERED = 4.0
-"""A launch is refused whose CTAs, if all wrote as much as the sampled ones, would write so many times too little."""
+ENOUGH = 0.9
+"""A launch is refused whose CTAs write less than this share of an output, going by the sampled ones. Averaged over the
+grid, those of a right one write all of it, or more where they overlap: only chance can make it look less."""
+LEAST_WRITTEN = 0.25
+"""If it is even less, the values are not compared: CTAs may do the work for others, or have another."""
+CERTAIN, LIKELY = 3.0, 2.0
+"""Standard errors by which less is written than enough: after a few CTAs, and after all that are drawn for that."""
 
 
 @dataclass(frozen=True)
@@ -88,13 +93,16 @@ def judge_sample(
                 "read nothing that they could write"
             )
             return FullSize(failure=_failure(message, Status.HANG), message=message)
+    copied = any(isinstance(operation, Copy) for operation in plan.operations)
     if not worked:
+        if alone and not copied and sample.launches[0].blind == sample.launches[0].ran:
+            return idle(axes, plan, sample, 0, task.outputs[0].name)
         return FullSize(note=_seen(size, plan, sample, "nothing more is known"))
     if not alone or any(tensor.derived for tensor in task.inputs):
         return FullSize(note=_seen(size, plan, sample, "it stores results; their values were not checked"))
     if worked[0].end != "ok":
         return FullSize(note=_seen(size, plan, sample, f"it {_goes_on(worked[0])}; what it computes was not checked"))
-    if any(isinstance(operation, Copy) for operation in plan.operations):
+    if copied:
         return FullSize(
             note=_seen(size, plan, sample, "what was copied before it was not; its values were not checked")
         )
@@ -152,7 +160,8 @@ def idle(axes: Axes, plan: LaunchPlan, sample: Sample, index: int, output: str) 
     ctas = f"{_noun(plan.launches[index])}s of {function_name(launch.kernel)} ({launch.units:,} in all)"
     message = (
         f"at the size that is timed ({named(axes)}), {launch.idle} of {launch.ran} sampled {ctas} end without storing "
-        "anything, though at small sizes they do: `run` must do the whole work at every size that its arguments name"
+        "anything, though at small sizes all is written: `run` must do the whole work at every size that its arguments "
+        "name"
     )
     return FullSize(wrong=_output(output, float("inf")), message=message)
 
@@ -162,12 +171,45 @@ def named(axes: Axes) -> str:
     return ", ".join(f"{axis} = {size}" for axis, size in axes.items())
 
 
-def covers(task: Task, axes: Axes, sample: Sample, name: str) -> bool:
-    """Return whether the CTAs of the only launch would write the output `name`, if all wrote as much as the sampled."""
+def written_share(task: Task, axes: Axes, samples: Sequence[Sample], name: str, errors: float = 0.0) -> float:
+    """Return which share of the output `name` the CTAs of the only launch write, or at most write, going by samples.
+
+    Each unit that came to its end counts with what it wrote, or with nothing where it stands for one that wrote
+    nothing, and all together with the share of units that do not end at once.
+
+    Args:
+        task: What was asked for.
+        axes: The size.
+        samples: Of one plan.
+        name: The output.
+        errors: How many standard errors are added: the bound of a normal distribution, and what it takes more where few
+            units write much and many nothing, as of a count of rare events.
+    """
+    launches = [sample.launches[0] for sample in samples]
     total = sum(tensor.size_bytes(axes) for tensor in task.outputs if tensor.name == name)
-    ended = _ended(sample)
-    mean = sum(unit.outputs[name].offsets.size for unit in ended) / len(ended)
-    return bool(mean * sample.launches[0].units * COVERED >= total)
+    written = np.array(
+        [0 if unit.instead else unit.outputs[name].offsets.size for sample in samples for unit in _ended(sample)], float
+    )
+    ran = sum(launch.ran for launch in launches)
+    working = 1 - sum(launch.idle for launch in launches) / ran
+    mean, most, count = float(written.mean()), float(written.max()), written.size
+    spread = float(written.std(ddof=1)) if count > 1 else 0.0
+    error = math.hypot(working * spread / math.sqrt(count), mean * math.sqrt(working * (1 - working) / ran))
+    bound = working * mean + errors * error + errors**2 * working * most / (2 * count)
+    return bound * launches[0].units / total
+
+
+def ended_alone(sample: Sample) -> bool:
+    """Return whether the plan has one launch, and all of its units that worked came to their end."""
+    return len(sample.launches) == 1 and len(_ended(sample)) == len(sample.launches[0].worked) > 0
+
+
+def all_write(task: Task, axes: Axes, sample: Sample, name: str) -> bool:
+    """Return whether every sampled CTA of the only launch writes an output as if it had no other work to do."""
+    launch = sample.launches[0]
+    total = sum(tensor.size_bytes(axes) for tensor in task.outputs if tensor.name == name)
+    least = LEAST_WRITTEN * total / (launch.units * (1 - launch.idle_share))
+    return all(not unit.instead and unit.outputs[name].offsets.size >= least for unit in _ended(sample))
 
 
 def splits(task: Task, axes: Axes, sample: Sample, name: str) -> bool:
@@ -181,17 +223,21 @@ def splits(task: Task, axes: Axes, sample: Sample, name: str) -> bool:
     stored = launch.worked[-1].elsewhere_bytes / len(launch.worked)
     computed = sum(unit.multiply_adds for unit in ended) / len(ended)
     needed = task.required_multiply_adds(axes)
-    return stored * launch.units * COVERED >= total and computed * launch.units * COVERED >= needed
+    return stored * launch.units >= LEAST_WRITTEN * total and computed * launch.units >= LEAST_WRITTEN * needed
 
 
 def computed_share(task: Task, axes: Axes, sample: Sample) -> float | None:
-    """Return which share of the task's multiply-adds the plan would do, if all units were like the busiest sampled.
+    """Return which share of the task's multiply-adds the plan would do, if all at work were like the busiest sampled.
 
-    None where that is not known: a unit did not come to its end, or a launch had none that worked.
+    None where that is not known: a unit did not come to its end, or a launch had none that worked. Units that are idle
+    do none; after the first launch, only those that did not look at memory, since what they wait for may not have run.
     """
     if not all(launch.worked and all(unit.end == "ok" for unit in launch.worked) for launch in sample.launches):
         return None
-    most = sum(launch.units * max(unit.multiply_adds for unit in launch.worked) for launch in sample.launches)
+    most = 0.0
+    for index, launch in enumerate(sample.launches):
+        working = 1 - (launch.blind_share if index else launch.idle_share)
+        most += launch.units * working * max(unit.multiply_adds for unit in launch.worked)
     return most / task.required_multiply_adds(axes)
 
 
@@ -211,13 +257,18 @@ def _ended(sample: Sample) -> list[SampledUnit]:
 
 
 def _numbers(task: Task, axes: Axes, plan: LaunchPlan, sample: Sample, periods: Mapping[str, Bytes]) -> FullSize:
-    """Compare what the sampled units wrote with the reference of these elements."""
+    """Compare what the sampled units wrote with the reference of these elements, and how much that is."""
     launch, ended = sample.launches[0], _ended(sample)
     reference = Reference(task, axes, periods)
     checked = dict.fromkeys((tensor.name for tensor in task.outputs), 0)
+    shares = {tensor.name: written_share(task, axes, [sample], tensor.name) for tensor in task.outputs}
     for tensor in task.outputs:
-        if not covers(task, axes, sample, tensor.name):
-            return _uncovered(task, axes, plan, sample, tensor)
+        if shares[tensor.name] < LEAST_WRITTEN:
+            share = f"its share of {tensor.name}"
+            if splits(task, axes, sample, tensor.name):
+                few = f"it stores to memory of its own and not {share}, so its values were not checked"
+                return FullSize(note=_seen(named(axes), plan, sample, few))
+            return _uncovered(task, axes, plan, sample, tensor, f"it did not write {share}; others may")
     for unit in ended:
         for tensor in task.outputs:
             written = unit.outputs[tensor.name]
@@ -237,28 +288,31 @@ def _numbers(task: Task, axes: Axes, plan: LaunchPlan, sample: Sample, periods: 
                 return FullSize(wrong=_output(tensor.name, error, f"{tensor.name}[{where}]"), message=message)
             checked[tensor.name] += expected.size
     what = " and ".join(f"{count:,} elements of {name}" for name, count in checked.items())
-    it = "it" if len(ended) == 1 else "they"
-    seen = f"{it} wrote {what}, which are right"
+    seen = f"{'they' if len(ended) > 1 else 'it'} wrote {what}, which are right"
     for unit in launch.worked:
         if unit.end != "ok":
             seen += f"; {_unit(plan, unit)} {_goes_on(unit)}, and what it computes was not checked"
+    for tensor in task.outputs:
+        if shares[tensor.name] < ENOUGH and not splits(task, axes, sample, tensor.name):
+            seen += f", but less than their share of {tensor.name}; others may write the rest"
+            return _uncovered(task, axes, plan, sample, tensor, seen)
     return FullSize(note=_seen(named(axes), plan, sample, seen))
 
 
-def _uncovered(task: Task, axes: Axes, plan: LaunchPlan, sample: Sample, tensor: Tensor) -> FullSize:
-    """Refuse a launch whose sampled units store too little of an output, unless they do their work elsewhere."""
-    launch, unit = sample.launches[0], _ended(sample)[0]
-    few = f"it did not write its share of {tensor.name}; others may"
-    if splits(task, axes, sample, tensor.name):
-        few = f"it stores to memory of its own and not its share of {tensor.name}, so its values were not checked"
-        return FullSize(note=_seen(named(axes), plan, sample, few))
+def _uncovered(task: Task, axes: Axes, plan: LaunchPlan, sample: Sample, tensor: Tensor, seen: str) -> FullSize:
+    """Refuse a launch whose sampled units store too little of an output; `seen` is for a note, where others may."""
+    launch = sample.launches[0]
+    unit = min(_ended(sample), key=lambda unit: unit.outputs[tensor.name].offsets.size)
     message = (
         f"at the size that is timed ({named(axes)}), the {launch.units:,} {_noun(plan.launches[0])}s of "
-        f"{function_name(launch.kernel)} cannot have written {tensor.name}: {_unit(plan, unit)} stored "
+        f"{function_name(launch.kernel)} cannot have written {tensor.name}: going by the sampled ones, they write "
+        f"about {100 * written_share(task, axes, [sample], tensor.name):.2g} % of it. {_unit(plan, unit)} stored "
         f"{unit.outputs[tensor.name].offsets.size:,} of its {tensor.size_bytes(axes):,} bytes and ended"
     )
+    if launch.idle:
+        message += f"; {launch.idle} of {launch.ran} ended at once, without storing anything"
     wrong = _output(tensor.name, float("inf"))
-    return FullSize(wrong=wrong, message=message, note=_seen(named(axes), plan, sample, few), uncovered=tensor.name)
+    return FullSize(wrong=wrong, message=message, note=_seen(named(axes), plan, sample, seen), uncovered=tensor.name)
 
 
 def combines(forms: Iterable[str]) -> bool:

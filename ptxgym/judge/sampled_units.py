@@ -13,7 +13,7 @@ import itertools
 import numpy as np
 
 from ptxgym.device.protocol import Bytes, Execution
-from ptxgym.device.sampling import PERIOD_STEP_BYTES, units_of
+from ptxgym.device.sampling import PERIOD_STEP_BYTES, Sample, units_of
 from ptxgym.judge import numbers
 from ptxgym.plan.model import LaunchPlan
 from ptxgym.task import ITEM_BYTES, Axes, Task
@@ -26,6 +26,8 @@ SECOND_MULTIPLY_ADDS, SECOND_WARP_INSTRUCTIONS = 450_000_000, 10_000_000
 """What the emulator does in a second on one core (`benchmarks/emulator.py`), on tensor cores and otherwise."""
 MOST_COMPARED, LEAST_COMPARED = 12, 2
 """CTAs of one launch whose results are compared."""
+LEAST_ASKED = 4
+"""CTAs of a launch that seems to leave some of its work out, of each further draw."""
 CANDIDATES = 16
 """CTAs that are tried in each part of the grid, since some may be idle."""
 SLACK = 2.0
@@ -110,6 +112,15 @@ def comparisons(task: Task, axes: Axes, plan: LaunchPlan, small: Axes, execution
     on_target = sum(count.multiply_adds for count in execution.counts if count.family in _MATRIX)
     seconds = instructions / SECOND_WARP_INSTRUCTIONS + (work / SECOND_MULTIPLY_ADDS if on_target else 0)
     return max(LEAST_COMPARED, min(MOST_COMPARED, int(1 / seconds)))
+
+
+def asked_again(sample: Sample) -> int:
+    """Return how many CTAs of the only launch are run at once where the question is how much they write."""
+    units = sample.launches[0].worked
+    instructions = sum(unit.warp_instructions for unit in units) / len(units)
+    work = sum(unit.multiply_adds for unit in units) / len(units)
+    seconds = instructions / SECOND_WARP_INSTRUCTIONS + work / SECOND_MULTIPLY_ADDS
+    return max(LEAST_ASKED, min(MOST_COMPARED, int(1 / seconds)))
 
 
 _MATRIX = frozenset({"wgmma", "tcgen05", "mma.sync"})

@@ -268,6 +268,7 @@ def _sampled(build: Build, plan: LaunchPlan, answer: Mapping[str, Any], blobs: l
         return SampledUnit(
             unit=done["unit"],
             end=done["end"],
+            instead=done["instead"],
             message=message,
             stuck=bool(named) and named[0].code != "emulator.endless_loop",
             looked=done["looked"],

@@ -33,9 +33,12 @@ from ptxgym.device.emulator.session import (
 
 _MAX_WRITTEN_BYTES = 4 << 20
 """Of each output; a CTA's tile is far below."""
-_PEEKS = 32
+_PEEKS, _PEEKS_AT_WORK = 32, 256
+"""Where some are idle, so many must be seen at work: the share that works is known to a tenth then."""
 _PEEK_PER_WARP = 40
 """Warp instructions after which a CTA is believed to work: who has nothing to do leaves earlier."""
+_IN_VAIN = 3
+"""Units of one search that run for long and store nothing, before no other is tried."""
 _WARP_LANES = 32
 _MAP_FIXED = 0x10
 _STORES = ("st.", "atom.", "red.", "multimem.", "wmma.store.", "tensormap.replace.")
@@ -82,10 +85,10 @@ def _run(
     for operation in job["operations"]:
         if operation["kind"] == "launch":
             asked = job["sample"][len(launches)]
-            units = _Units(operation, job["options"], blobs, memory, loaded)
+            units = _Units(operation, job["options"], blobs, memory, loaded, alone)
             for tried in (asked["units"], *asked["more"]):
-                if not units.search(tried, int(asked["budget"])):
-                    break
+                if not units.search(tried, int(asked["budget"]), first=tried is asked["units"]):
+                    continue
                 written = [part for name in outputs for part in _written(memory.buffers[name])]
                 units.done["worked"][-1]["elsewhere_bytes"] = elsewhere.stored_bytes()
                 sent += [units.records, *written]
@@ -122,6 +125,7 @@ class _Units:
         blobs: Sequence[bytes],
         memory: Memory,
         loaded: LoadedModule,
+        alone: bool,
     ) -> None:
         program = loaded.programs[operation["kernel"]]
         parameters = parameters_of(program, operation, blobs)
@@ -135,34 +139,48 @@ class _Units:
         self._by_warp, self._by_thread = program.decoded.warp_multiply_adds, program.decoded.thread_multiply_adds
         self._warps = -(-math.prod(operation["block"]) // _WARP_LANES) * math.prod(operation["cluster"] or (1,))
         self.done: dict[str, Any] = {"ran": 0, "idle": 0, "blind": 0, "worked": []}
+        self._alone = alone
         self.records = b""
-        self._idle_before = 0
 
-    def search(self, units: Sequence[int], budget: int) -> bool:
-        """Run units until one works, and note what it did; return whether one does."""
+    def search(self, units: Sequence[int], budget: int, *, first: bool) -> bool:
+        """Run units until one works, and note what it did; return whether one does.
+
+        Of the only launch, one that runs for long and stores nothing works in vain. Then another is looked for, whose
+        results can be compared, and which tells that it stands for such a one.
+        """
+        in_vain: list[tuple[int, LaunchOutcome]] = []
         for unit in units:
             result = self._run(unit, budget)
-            if not self._count(result):
-                executed = {self._forms[at] for at in np.flatnonzero(result.warp_counts).tolist()}
-                end = OUTCOME_NAMES[result.outcome]
-                computed = self._multiply_adds(result)
-                done = {"end": end, "unit": unit, "forms": sorted(executed), "multiply_adds": computed}
-                done |= {"warp_instructions": result.warp_instructions, "looked": self._looked(result)}
-                done |= {"loaded": _any(result, self._plain), "stored": _any(result, self._stores)}
-                self.done["worked"].append(done)
-                self.records = result.records
+            if first:
+                self._count(result)
+            if self._idle(result):
+                budget = budget if self._alone else max(0, budget - result.warp_instructions)
+            elif result.outcome is not Outcome.OK or _any(result, self._stores):
+                self._note(unit, result, instead=bool(in_vain))
                 return True
-            budget = max(0, budget - result.warp_instructions)
-        return False
+            else:
+                in_vain.append((unit, result))
+                if len(in_vain) == _IN_VAIN:
+                    break
+        if in_vain:
+            self._note(*in_vain[0])
+        return bool(in_vain)
+
+    def _note(self, unit: int, result: LaunchOutcome, *, instead: bool = False) -> None:
+        executed = {self._forms[at] for at in np.flatnonzero(result.warp_counts).tolist()}
+        done = {"end": OUTCOME_NAMES[result.outcome], "unit": unit, "instead": instead, "forms": sorted(executed)}
+        done |= {"multiply_adds": self._multiply_adds(result), "warp_instructions": result.warp_instructions}
+        done |= {"looked": self._looked(result), "loaded": _any(result, self._plain)}
+        self.done["worked"].append({**done, "stored": _any(result, self._stores)})
+        self.records = result.records
 
     def peek(self, units: Sequence[int]) -> None:
-        """Look which of further units start to work, up to `_PEEKS` in all."""
-        for unit in units[self._first() : _PEEKS]:
+        """Look which of further units of the first search start to work: up to `_PEEKS`, or more where some do not."""
+        for unit in units[self.done["ran"] :]:
+            at_work = self.done["ran"] - self.done["idle"]
+            if self.done["ran"] >= _PEEKS and (not self.done["idle"] or at_work >= _PEEKS_AT_WORK):
+                break
             self._count(self._run(unit, _PEEK_PER_WARP * self._warps))
-
-    def _first(self) -> int:
-        """Return how many units of the first search have run."""
-        return 1 + self._idle_before if self.done["worked"] else self._idle_before
 
     def _multiply_adds(self, result: LaunchOutcome) -> int:
         threads = result.thread_counts.astype(np.int64)
@@ -173,15 +191,18 @@ class _Units:
         """Return whether what others write may have decided something; `red` meets it, and returns nothing."""
         return result.looked and _any(result, self._loads)
 
-    def _count(self, result: LaunchOutcome) -> bool:
-        """Count a unit that has run, and return whether it was idle: ended without a store to global memory."""
-        idle = result.outcome is Outcome.OK and not _any(result, self._stores)
+    def _idle(self, result: LaunchOutcome) -> bool:
+        """Return whether a unit ended without a store to global memory: of the only launch, at once."""
+        if result.outcome is not Outcome.OK or _any(result, self._stores):
+            return False
+        return not self._alone or result.warp_instructions <= _PEEK_PER_WARP * self._warps
+
+    def _count(self, result: LaunchOutcome) -> None:
+        """Count a unit that has run."""
+        idle = self._idle(result)
         self.done["ran"] += 1
         self.done["idle"] += idle
         self.done["blind"] += idle and not _any(result, self._loads)
-        if idle and not self.done["worked"]:
-            self._idle_before += 1
-        return idle
 
 
 def _any(result: LaunchOutcome, instructions: NDArray[np.bool_]) -> bool:
