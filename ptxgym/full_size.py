@@ -1,7 +1,8 @@
 """After a kernel is right at small sizes: is it at the size that is timed, too, as far as no GPU can tell?
 
 The host code is recorded at that size as on the task's GPU, where it must not fail, and as on one with so many SMs that
-persistent kernels launch a CTA for each tile; a few CTAs of that plan are executed (`judge.full_size`).
+persistent kernels launch a CTA for each tile; a few CTAs of that plan are executed (`judge.full_size`). No GPU has so
+many: what is refused there is judged again as on the task's.
 """
 
 from __future__ import annotations
@@ -62,7 +63,10 @@ def check(
         return _failed(axes, recorded)
     call = _Call(built, task, axes, profile, first, device, execution)
     many = record_call(built, task, axes, profile.of_many_sms())
-    return call.judged(recorded if isinstance(many, Failure) or _kernels(many) != _kernels(recorded) else many)
+    if isinstance(many, Failure) or many == recorded or _kernels(many) != _kernels(recorded):
+        return call.judged(recorded)
+    on_many = call.judged(many)
+    return on_many if not on_many.refused else judging.either(on_many, call.judged(recorded, again=True))
 
 
 @dataclass(frozen=True)
@@ -77,10 +81,16 @@ class _Call:
     device: Sampler
     execution: Execution
 
-    def judged(self, plan: LaunchPlan) -> FullSize:
-        """Judge a plan of this call, as on one GPU or another."""
+    def judged(self, plan: LaunchPlan, *, again: bool = False) -> FullSize:
+        """Judge a plan of this call.
+
+        Args:
+            plan: As on one GPU or another.
+            again: It has been refused as on another, and has more time. What its CTAs have written is compared even if
+                they have not come to their end, and whether they write enough is told by one draw.
+        """
         task, axes, seed = self.task, self.axes, self.case.seed
-        full = self._sampling(plan, axes)
+        full = self._sampling(plan, axes, again=again)
         sample = full.draw(seed)
         if isinstance(sample, Failure):
             return _failed(axes, sample)
@@ -88,13 +98,15 @@ class _Call:
             before = few.draw(seed) if (few := self._small) else None
             if isinstance(before, Sample) and (found := judging.idle_launch(sample, before)) is not None:
                 return judging.idle(axes, plan, sample, found, task.outputs[0].name)
-        judged = judging.judge_sample(task, axes, plan, sample, full.periods, self.case.axes, self.execution)
-        if judged.uncovered is not None and not self._writes_little(judged.uncovered, full, sample):
+        judged = judging.judge_sample(
+            task, axes, plan, sample, full.periods, self.case.axes, self.execution, unended=again
+        )
+        if judged.uncovered is not None and not again and not self._writes_little(judged.uncovered, full, sample):
             return FullSize(note=judged.note)
         share = judging.computed_share(task, axes, sample)
         if judged.wrong is not None or share is None or share >= judging.LEAST_COMPUTED:
             return judged
-        if self._computes_little(full):
+        if again or self._computes_little(full):
             return judging.computes_little(axes, share, task.outputs[0].name)
         return judged
 
@@ -138,9 +150,9 @@ class _Call:
         plan = record_call(self.built, self.task, self.case.axes, self.profile)
         return None if isinstance(plan, Failure) else self._sampling(plan, self.case.axes, compared=1)
 
-    def _sampling(self, plan: LaunchPlan, axes: Axes, *, compared: int | None = None) -> _Sampling:
+    def _sampling(self, plan: LaunchPlan, axes: Axes, *, compared: int | None = None, again: bool = False) -> _Sampling:
         small, execution = self.case.axes, self.execution
-        budgets = sampled_units.budgets(self.task, axes, plan, small, execution)
+        budgets = sampled_units.budgets(self.task, axes, plan, small, execution, patient=again)
         if compared is None:
             compared = sampled_units.comparisons(self.task, axes, plan, small, execution)
         return _Sampling(self.built, self.task, axes, plan, self.device, budgets, compared)

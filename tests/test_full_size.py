@@ -433,6 +433,40 @@ def test_what_the_emulator_refuses_at_the_large_size_alone_is_not_emulated(check
     assert idle.failure is None and "1 of 1 sampled CTAs of large (1 in all) end without storing" in idle.message
 
 
+DONE = PERSISTENT.replace("__global__", "__device__ unsigned done[256];\n__global__", 1).replace(
+    "  for (int tile", "  if (threadIdx.x + threadIdx.y == 0) done[blockIdx.x] = 1;\n  for (int tile", 1
+)
+
+
+def test_a_kernel_that_counts_on_the_sms_of_its_gpu_is_not_accused_on_a_larger_one(check: Checker) -> None:
+    """At most 256 CTAs: right wherever they are as many as SMs. No GPU has more."""
+    found = check(kernel(text=DONE, host=QUERY))
+    assert found.failure is None and found.wrong is None, found
+    assert "one of 132 CTAs of gemm was executed; it wrote " in found.note and "are right" in found.note
+    assert "; refused as on a GPU of 16,384 SMs, which does not exist, but not as on the task's: " in found.note
+    assert "past the end of done" in found.note
+
+
+@pytest.mark.parametrize(
+    ("text", "device", "said"),
+    [
+        (PERSISTENT, "K = 64;", "wrong: relative error"),
+        (PERSISTENT, "C += size_t(M) * N;", "past the end of C"),
+        (PERSISTENT, "return;", "132 in all) end without storing anything"),
+        (DONE, "K = 64;", "wrong: relative error"),
+        (DONE, "return;", "the 132 CTAs of gemm cannot have written C"),
+    ],
+)
+def test_what_a_persistent_kernel_does_wrong_on_its_own_gpu_is_refused(
+    check: Checker, text: str, device: str, said: str
+) -> None:
+    found = check(
+        kernel(text=text.replace("  for (int tile", f"  if (M > 4096) {device}\n  for (int tile", 1), host=QUERY)
+    )
+    message = found.failure.message if found.failure is not None else found.message
+    assert found.refused and said in message and "16,384" not in message, found
+
+
 LOOP = 'asm volatile("{ .reg .pred big; setp.gt.s32 big, %0, 4096;\\nwait: @big bra wait; }" :: "r"(M));'
 SPIN = """
   __shared__ volatile int ready;

@@ -23,6 +23,7 @@ from ptxgym.device.sampling import Sample, SampledUnit
 from ptxgym.judge.sampled_numbers import Reference, elements, expected_in, region_of, relative_error
 from ptxgym.judge.sampled_units import instruction_rate
 from ptxgym.plan.model import Copy, Launch, LaunchPlan
+from ptxgym.plan.profile import MANY_SMS
 from ptxgym.task import Axes, Task, Tensor
 from ptxgym.verdict import Failure, OutputError, Stage, Status
 
@@ -33,9 +34,10 @@ MOSTLY, MOSTLY_BEFORE = 0.75, 0.5
 LEAST_COMPUTED, LEAST_COMPUTED_BEFORE = 0.1, 0.5
 """A plan is refused that computes less than the one share of the task's multiply-adds, and at the small size more than
 the other. Of causal attention one CTA in twenty does so little: draws must agree (`ptxgym.full_size`)."""
-ENOUGH = 0.9
+ENOUGH, ENOUGH_OF_MANY_TILES = 0.9, 0.7
 """A launch is refused whose CTAs write less than this share of an output, going by the sampled ones. Averaged over the
-grid, those of a right one write all of it, or more where they overlap: only chance can make it look less."""
+grid, those of a right one write all of it, or more where they overlap: only chance can make it look less. One that goes
+through many tiles may have one less than others."""
 LEAST_WRITTEN = 0.25
 """If it is even less, the values are not compared: CTAs may do the work for others, or have another."""
 CERTAIN, LIKELY = 3.0, 2.0
@@ -55,6 +57,11 @@ class FullSize:
     uncovered: str | None = None
     """The output that is refused because too little of it was written: CTAs may have different roles, so ask more."""
 
+    @property
+    def refused(self) -> bool:
+        """Whether the kernel is."""
+        return self.wrong is not None or self.failure is not None
+
 
 _ORDERS = re.compile(r"\.(acquire|release|acq_rel|sc)\.(gpu|sys)\b|^membar\.(gl|sys)\b")
 """Forms by which one CTA hands results to another."""
@@ -68,6 +75,8 @@ def judge_sample(
     periods: Mapping[str, Bytes],
     small: Axes,
     execution: Execution,
+    *,
+    unended: bool = False,
 ) -> FullSize:
     """Judge what the sampled CTAs did, but for launches that were idle (`idle_launch`).
 
@@ -79,6 +88,7 @@ def judge_sample(
         periods: The inputs, as they repeat.
         small: A small size.
         execution: The same kernels there, whole: which instructions they use, and how many.
+        unended: What the first unit has written is compared even if it ran out of instructions.
     """
     worked = sample.launches[0].worked
     size = named(axes)
@@ -100,7 +110,7 @@ def judge_sample(
         return FullSize(note=_seen(size, plan, sample, "nothing more is known"))
     if not alone or any(tensor.derived for tensor in task.inputs):
         return FullSize(note=_seen(size, plan, sample, "it stores results; their values were not checked"))
-    if worked[0].end != "ok":
+    if worked[0].end != "ok" and not (unended and worked[0].end == "budget"):
         return FullSize(note=_seen(size, plan, sample, f"it {_goes_on(worked[0])}; what it computes was not checked"))
     if copied:
         return FullSize(
@@ -108,7 +118,7 @@ def judge_sample(
         )
     if combines(count.form for count in execution.counts) or any(combines(unit.forms) for unit in worked):
         return FullSize(note=_seen(size, plan, sample, "CTAs combine their results, so their values were not checked"))
-    return _numbers(task, axes, plan, sample, periods)
+    return _numbers(task, axes, plan, sample, periods, ENOUGH_OF_MANY_TILES if unended else ENOUGH)
 
 
 def _hangs(task: Task, unit: SampledUnit, small: Axes, execution: Execution, alone: bool) -> str | None:
@@ -166,6 +176,18 @@ def idle(axes: Axes, plan: LaunchPlan, sample: Sample, index: int, output: str) 
     return FullSize(wrong=_output(output, float("inf")), message=message)
 
 
+def either(on_many: FullSize, on_task: FullSize) -> FullSize:
+    """Refuse what is refused as on a GPU of very many SMs and as on the task's; else tell what was seen on the first.
+
+    A kernel may rely on there being no more CTAs than its GPU has room for, in an array with an element for each.
+    """
+    if on_task.refused:
+        return on_task
+    seen = on_many.message or (on_many.failure.message if on_many.failure is not None else "")
+    only = f"refused as on a GPU of {MANY_SMS:,} SMs, which does not exist, but not as on the task's: {seen}"
+    return FullSize(note=f"{on_task.note}; {only}" if on_task.note else only)
+
+
 def named(axes: Axes) -> str:
     """Return sizes as text."""
     return ", ".join(f"{axis} = {size}" for axis, size in axes.items())
@@ -197,6 +219,11 @@ def written_share(task: Task, axes: Axes, samples: Sequence[Sample], name: str, 
     error = math.hypot(working * spread / math.sqrt(count), mean * math.sqrt(working * (1 - working) / ran))
     bound = working * mean + errors * error + errors**2 * working * most / (2 * count)
     return bound * launches[0].units / total
+
+
+def _share_of(task: Task, axes: Axes, sample: Sample, name: str) -> float:
+    """Return which share of an output the CTAs write by one sample; all of it where none has come to its end."""
+    return written_share(task, axes, [sample], name) if _ended(sample) else 1.0
 
 
 def ended_alone(sample: Sample) -> bool:
@@ -256,12 +283,14 @@ def _ended(sample: Sample) -> list[SampledUnit]:
     return [unit for unit in sample.launches[0].worked if unit.end == "ok"]
 
 
-def _numbers(task: Task, axes: Axes, plan: LaunchPlan, sample: Sample, periods: Mapping[str, Bytes]) -> FullSize:
+def _numbers(
+    task: Task, axes: Axes, plan: LaunchPlan, sample: Sample, periods: Mapping[str, Bytes], enough: float
+) -> FullSize:
     """Compare what the sampled units wrote with the reference of these elements, and how much that is."""
     launch, ended = sample.launches[0], _ended(sample)
     reference = Reference(task, axes, periods)
     checked = dict.fromkeys((tensor.name for tensor in task.outputs), 0)
-    shares = {tensor.name: written_share(task, axes, [sample], tensor.name) for tensor in task.outputs}
+    shares = {tensor.name: _share_of(task, axes, sample, tensor.name) for tensor in task.outputs}
     for tensor in task.outputs:
         if shares[tensor.name] < LEAST_WRITTEN:
             share = f"its share of {tensor.name}"
@@ -269,7 +298,7 @@ def _numbers(task: Task, axes: Axes, plan: LaunchPlan, sample: Sample, periods: 
                 few = f"it stores to memory of its own and not {share}, so its values were not checked"
                 return FullSize(note=_seen(named(axes), plan, sample, few))
             return _uncovered(task, axes, plan, sample, tensor, f"it did not write {share}; others may")
-    for unit in ended:
+    for unit in ended or launch.worked[:1]:
         for tensor in task.outputs:
             written = unit.outputs[tensor.name]
             if not written.offsets.size:
@@ -293,7 +322,7 @@ def _numbers(task: Task, axes: Axes, plan: LaunchPlan, sample: Sample, periods: 
         if unit.end != "ok":
             seen += f"; {_unit(plan, unit)} {_goes_on(unit)}, and what it computes was not checked"
     for tensor in task.outputs:
-        if shares[tensor.name] < ENOUGH and not splits(task, axes, sample, tensor.name):
+        if shares[tensor.name] < enough and not splits(task, axes, sample, tensor.name):
             seen += f", but less than their share of {tensor.name}; others may write the rest"
             return _uncovered(task, axes, plan, sample, tensor, seen)
     return FullSize(note=_seen(named(axes), plan, sample, seen))
@@ -306,7 +335,7 @@ def _uncovered(task: Task, axes: Axes, plan: LaunchPlan, sample: Sample, tensor:
     message = (
         f"at the size that is timed ({named(axes)}), the {launch.units:,} {_noun(plan.launches[0])}s of "
         f"{function_name(launch.kernel)} cannot have written {tensor.name}: going by the sampled ones, they write "
-        f"about {100 * written_share(task, axes, [sample], tensor.name):.2g} % of it. {_unit(plan, unit)} stored "
+        f"about {100 * _share_of(task, axes, sample, tensor.name):.2g} % of it. {_unit(plan, unit)} stored "
         f"{unit.outputs[tensor.name].offsets.size:,} of its {tensor.size_bytes(axes):,} bytes and ended"
     )
     if launch.idle:

@@ -33,6 +33,8 @@ CANDIDATES = 16
 SLACK = 2.0
 LEAST_BUDGET, MOST_BUDGET = 200_000, 40_000_000
 """Warp instructions."""
+PATIENT_MULTIPLY_ADDS, PATIENT_BUDGET = 2_500_000_000, 60_000_000
+"""The same of a CTA that decides whether a kernel is refused: five seconds."""
 _PERIOD_PAGES = (251, 257, 263, 269, 271, 277, 281, 283)
 """Primes, so that rows of power-of-two lengths differ."""
 
@@ -126,8 +128,17 @@ def asked_again(sample: Sample) -> int:
 _MATRIX = frozenset({"wgmma", "tcgen05", "mma.sync"})
 
 
-def budgets(task: Task, axes: Axes, plan: LaunchPlan, small: Axes, execution: Execution) -> list[int]:
-    """Return the warp instructions that the units of each launch may take, at the rate that `execution` took."""
+def budgets(
+    task: Task, axes: Axes, plan: LaunchPlan, small: Axes, execution: Execution, *, patient: bool = False
+) -> list[int]:
+    """Return the warp instructions that the units of each launch may take, at the rate that `execution` took.
+
+    Those that are `patient` are for a CTA that goes through many tiles.
+    """
+    if patient:
+        rate = instruction_rate(task, small, execution) * SLACK
+        works = [task.required_multiply_adds(axes) / units_of(launch) for launch in plan.launches]
+        return [int(min(PATIENT_BUDGET, max(LEAST_BUDGET, rate * min(work, PATIENT_MULTIPLY_ADDS)))) for work in works]
     rate = instruction_rate(task, small, execution)
     found = []
     for launch in plan.launches:
