@@ -104,7 +104,7 @@ def test_of_512_rollouts_none_waits_for_an_evaluation_that_never_ends(
     release: threading.Event, settings: Callable[..., None], at_once: int, wedges: int
 ) -> None:
     """The wedged come first and take every place, or one of eight; the others end while these still hang."""
-    settings(at_once=at_once, deadline_s=0.5)
+    settings(at_once=at_once, deadline_s=3.0)
     evaluator = Wedging(release)
 
     async def play() -> tuple[list[Rollout], list[str]]:
@@ -118,7 +118,7 @@ def test_of_512_rollouts_none_waits_for_an_evaluation_that_never_ends(
 
     rollouts, ended = asyncio.run(play())  # whose end waits for no thread of ours
     assert ended == ["Overdue"] * wedges + ["played"] * (MANY - wedges)
-    assert all("was not over after 0.5 s" in rollout.lost for rollout in rollouts[:wedges])
+    assert all("was not over after 3 s" in rollout.lost for rollout in rollouts[:wedges])
     rewards = group_rewards([rollout.member for rollout in rollouts])
     assert rewards[:wedges] == [None] * wedges and rewards[wedges:] == pytest.approx([0.5] * (MANY - wedges))
     assert group_advantages(rewards)[wedges:] == group_advantages(rewards[wedges:])
@@ -143,7 +143,7 @@ def test_the_same_with_the_emulator(release: threading.Event, settings: Callable
         first = Rollout.of_row(ROW, evaluator)
         right = fenced(naive("k64"))
         assert first.answer(right).score == 0.2  # now the text's verdict is known
-        settings(at_once=8, deadline_s=2.0)
+        settings(at_once=8, deadline_s=8.0)
 
         async def play() -> tuple[list[Rollout], list[str]]:
             rollouts = [await Rollout.aof_row(ROW, evaluator) for _ in range(MANY)]
