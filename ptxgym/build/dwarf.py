@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 MAX_STEPS = 1_000_000
-"""Attributes and ranges that are read of one library."""
+"""Units, files, opcodes of line programs, entries, attributes and ranges that are read of one library, in two lots."""
 _MAX_ATTRIBUTES = 64
 _MAX_LEB_BYTES = 10
 
@@ -53,16 +53,35 @@ class InlinedCall:
     line: int
 
 
+class Steps:
+    """How much has been read."""
+
+    def __init__(self) -> None:
+        """Start with nothing."""
+        self._count = 0
+
+    def take(self) -> None:
+        """Count one step.
+
+        Raises:
+            ValueError: if it is one too many.
+        """
+        self._count += 1
+        if self._count > MAX_STEPS:
+            raise ValueError("too much to read")
+
+
 class Cursor:
     """A place in some bytes."""
 
-    def __init__(self, data: bytes, at: int = 0) -> None:
-        """Start at byte `at`."""
+    def __init__(self, data: bytes, at: int = 0, end: int | None = None) -> None:
+        """Start at byte `at`; nothing is read from `end` on. No byte is copied: units may be many."""
         self.data, self.at = data, at
+        self.end = len(data) if end is None else end
 
     def fixed(self, size: int) -> int:
         """Read an unsigned number of `size` bytes."""
-        if self.at + size > len(self.data):
+        if self.at + size > self.end:
             raise ValueError("the data ends inside a number")
         self.at += size
         return int.from_bytes(self.data[self.at - size : self.at], "little")
@@ -86,7 +105,7 @@ class Cursor:
 
     def text(self) -> bytes:
         """Read up to a zero."""
-        end = self.data.index(b"\0", self.at)
+        end = self.data.index(b"\0", self.at, self.end)
         found = self.data[self.at : end]
         self.at = end + 1
         return found
@@ -95,21 +114,24 @@ class Cursor:
 class LineUnit:
     """One line program of a `.debug_line` section."""
 
-    def __init__(self, section: bytes, start: int) -> None:
-        """Read the header at `start`."""
+    def __init__(self, section: bytes, start: int, steps: Steps | None = None) -> None:
+        """Read the header at `start`, counting in `steps`."""
+        self._steps = steps or Steps()
+        self._steps.take()
         length, version, header_bytes, self._step, _, _, self._line_base, self._line_range, self._opcode_base = (
             _LINE_HEADER.unpack_from(section, start)
         )
         self.start, self.end = start, start + 4 + length
         if version != 4 or self.end > len(section) or not self._line_range:
             raise ValueError("not a line table of DWARF 4")
-        cursor = Cursor(section[: self.end], start + _LINE_HEADER.size)
+        cursor = Cursor(section, start + _LINE_HEADER.size, self.end)
         self._operands = [cursor.fixed(1) for _ in range(self._opcode_base - 1)]
-        while cursor.text():
-            pass  # folders
+        while cursor.text():  # folders
+            self._steps.take()
         self.files: list[bytes] = [b""]
         """Names by number; 0 is none."""
         while name := cursor.text():
+            self._steps.take()
             self.files.append(name)
             for _ in range(3):  # folder, time, size
                 cursor.uleb()
@@ -121,6 +143,7 @@ class LineUnit:
         cursor = self._program
         address, file, line = 0, 1, 1
         while cursor.at < self.end:
+            self._steps.take()
             opcode = cursor.fixed(1)
             if opcode >= self._opcode_base:
                 address += (opcode - self._opcode_base) // self._line_range * self._step
@@ -159,7 +182,7 @@ class InfoReader:
     def __init__(self, info: bytes, abbreviations: bytes, ranges: bytes) -> None:
         """Keep the sections."""
         self._info, self._abbreviations, self._ranges = info, abbreviations, ranges
-        self._steps = 0
+        self._steps = Steps()
 
     def inlined(self) -> Iterator[tuple[int, InlinedCall]]:
         """Yield inlined calls, each with the start of the line program that numbers its files."""
@@ -169,13 +192,15 @@ class InfoReader:
             end = start + 4 + length
             if version != 4 or address_bytes != 8 or end > len(self._info):
                 raise ValueError("not DWARF 4 of a 64-bit machine")
-            yield from self._unit(Cursor(self._info[:end], start + _UNIT_HEADER.size), self._table(abbreviations))
+            self._steps.take()
+            yield from self._unit(Cursor(self._info, start + _UNIT_HEADER.size, end), self._table(abbreviations))
             start = end
 
     def _unit(self, cursor: Cursor, table: Mapping[int, _Abbreviation]) -> Iterator[tuple[int, InlinedCall]]:
         depth, program, base = 0, 0, 0
         first = True
-        while cursor.at < len(cursor.data):
+        while cursor.at < cursor.end:
+            self._steps.take()
             code = cursor.uleb()
             if code == 0:
                 depth -= 1
@@ -193,7 +218,7 @@ class InfoReader:
         if _RANGES in values:
             cursor = Cursor(self._ranges, values[_RANGES])
             while True:
-                self._step()
+                self._steps.take()
                 begin, end = cursor.fixed(8), cursor.fixed(8)
                 if begin == end == 0:
                     return
@@ -209,10 +234,11 @@ class InfoReader:
         cursor = Cursor(self._abbreviations, start)
         table: dict[int, _Abbreviation] = {}
         while code := cursor.uleb():
+            self._steps.take()
             tag, has_children = cursor.uleb(), cursor.fixed(1) != 0
             attributes = []
             while (pair := (cursor.uleb(), cursor.uleb())) != (0, 0):
-                self._step()
+                self._steps.take()
                 attributes.append(pair)
             if len(attributes) > _MAX_ATTRIBUTES:
                 raise ValueError(f"an entry of {len(attributes)} attributes")
@@ -220,7 +246,7 @@ class InfoReader:
         return table
 
     def _value(self, cursor: Cursor, form: int) -> int:
-        self._step()
+        self._steps.take()
         if form in _FIXED_FORMS:
             return cursor.fixed(_FIXED_FORMS[form])
         if form in _ULEB_FORMS:
@@ -235,11 +261,6 @@ class InfoReader:
         else:
             raise ValueError(f"form {form:#x}")
         return 0
-
-    def _step(self) -> None:
-        self._steps += 1
-        if self._steps > MAX_STEPS:
-            raise ValueError("too much to read")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ptxgym.build import Build, build, dwarf
+from ptxgym.build import Build, build, dwarf, lines
 from ptxgym.build.elf import section
 from ptxgym.build.lines import HostLines, host_lines
 from ptxgym.cache import Cache
@@ -125,6 +125,48 @@ def test_work_is_bounded() -> None:
     wide = bytes([1, 0x11, 1]) + bytes([0x3F, 0x19]) * 65 + bytes(3)
     with pytest.raises(ValueError, match="65 attributes"):
         list(dwarf.InfoReader(info, wide, b"").inlined())
+
+
+def line_unit(program: bytes, files: int = 1) -> bytes:
+    """A line program of `files` files, all of which are the submission."""
+    names = bytes([0]) + b"/kernel.cu\0\0\0\0" * files + bytes([0])
+    header = struct.pack("<BBBbBB", 1, 1, 1, -5, 14, 13) + bytes([0, 1, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1]) + names
+    body = struct.pack("<HI", 4, len(header)) + header + program
+    return struct.pack("<I", len(body)) + body
+
+
+COPY, SET_COLUMN = b"\1", b"\5\0"
+
+
+def test_rows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One byte makes a row; nothing of the pieces before the limit is lost."""
+    monkeypatch.setattr(lines, "MAX_KEPT", 1000)
+    monkeypatch.setattr(dwarf, "MAX_STEPS", 5000)
+    forward = bytes([13 + 14 + 5 + 1])  # a byte and a line further
+    kept = HostLines(line_unit(forward * 10) + line_unit(COPY * 3000))
+    assert len(kept._addresses) == len(kept._lines) == 1000
+    assert [kept.lines(address) for address in (1, 2, 9, 10)] == [(2,), (3,), (10,), (11,)]
+    assert HostLines(line_unit(SET_COLUMN * 4990 + COPY)).lines(0) == (1,)
+    assert HostLines(line_unit(SET_COLUMN * 5010 + COPY)).lines(0) == ()
+
+
+def test_units_and_files_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dwarf, "MAX_STEPS", 5000)
+    with pytest.raises(ValueError, match="too much"):
+        dwarf.LineUnit(line_unit(COPY, files=5000), 0)
+    assert HostLines(line_unit(b"") * 2000 + line_unit(COPY)).lines(0) == (1,)
+    assert HostLines(line_unit(b"") * 5000 + line_unit(COPY)).lines(0) == ()
+    unit = struct.pack("<IHIB", 7, 4, 0, 8)
+    assert list(dwarf.InfoReader(unit * 4000, b"\0", b"").inlined()) == []
+    with pytest.raises(ValueError, match="too much"):
+        list(dwarf.InfoReader(unit * 5001, b"\0", b"").inlined())
+
+
+def test_lines_that_no_file_has_are_left_out() -> None:
+    for line in (b"\xff" * 8 + b"\0", b"\x80" * 8 + b"\x40"):  # 2⁵⁶ − 1, −2⁶²
+        assert HostLines(line_unit(b"\3" + line + COPY)).lines(0) == ()
+    far = b"\2" + b"\xff" * 9 + b"\1" + COPY  # 2⁶⁴ − 1
+    assert HostLines(line_unit(far * 2)).lines((1 << 64) - 1) == (1,)
 
 
 @pytest.mark.parametrize("folder", ["elsewhere", "a folder, with=signs"])
