@@ -12,6 +12,7 @@ import faulthandler
 import importlib
 import json
 import os
+import re
 import resource
 import signal
 import socket
@@ -31,6 +32,11 @@ from ptxgym.errors import InfrastructureError, UsageError
 
 REAL_BENCH = "ptxgym.device.cuda.bench:Bench"
 _WATCH_INTERVAL_S = 0.25
+_SHORT = re.compile(
+    r"the GPU's memory is short|the CUDA driver refuses a memory region.*CUDA_ERROR_OUT_OF_MEMORY"
+    r"|[^:]* is not well: only \d+ MiB of its memory"
+)
+"""As `measure`, `regions` and `health` say it."""
 SWITCH_S = 0.0005
 """After which a thread hands Python's global lock over: the one that times waits for all that read listings."""
 
@@ -169,9 +175,11 @@ def context_lost(error: BaseException) -> bool:
 
 
 def memory_short(error: BaseException) -> bool:
-    """Return whether an evaluation ended since the GPU's memory was short, here or in an executor."""
-    signs = ("CUDA_ERROR_OUT_OF_MEMORY", "memory is short", "of its memory are free")
-    return type(error).__name__ == "OutOfMemoryError" or any(sign in str(error) for sign in signs)  # cupy's or torch's
+    """Return whether an evaluation ended since the GPU's memory was short, here or in an executor.
+
+    Only messages that begin as this package's own do: what an executor said last may be a submission's words.
+    """
+    return type(error).__name__ == "OutOfMemoryError" or _SHORT.match(str(error)) is not None  # cupy's or torch's
 
 
 def main(arguments: list[str]) -> int:

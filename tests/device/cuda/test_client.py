@@ -191,6 +191,8 @@ def test_process_that_finds_no_memory_goes_on_once_for_those_beside_it(judge: Cu
         (InfrastructureError("NVIDIA H200 is not well: only 300 MiB of its memory are free"), True),
         (InfrastructureError("NVIDIA H200 is not well: its memory had an uncorrectable error"), False),
         (InfrastructureError("no room left"), False),
+        (WorkerDied("the executor has gone: exit status 1; it said: the GPU's memory is short"), False),
+        (WorkerDied("the executor ended without an answer: CUDA_ERROR_OUT_OF_MEMORY"), False),
     ],
 )
 def test_what_says_that_memory_is_short(error: Exception, short: bool) -> None:
