@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import re
@@ -19,6 +20,10 @@ MAX_FILE_BYTES = 256 << 20
 """Largest file that a compiler process may write."""
 MEMORY_BYTES = 4 << 30
 """Address space of each compiler process."""
+MAX_OUTPUT_BYTES = 64 << 20
+"""Largest library, cubin or PTX of a submission."""
+MAX_PREPROCESSED_BYTES = 16 << 20
+"""All of CUDA's and the C++ library's headers make some 5 MB."""
 MAX_SAID_BYTES = 1 << 20
 _PLAIN_PATH = re.compile(r"[\w/.+@-]+")
 
@@ -37,10 +42,23 @@ class Products:
         """What the tools printed."""
         return (self.completed.stderr + self.completed.stdout).decode(errors="replace")
 
-    @property
+    @functools.cached_property
     def ptx_text(self) -> str | None:
-        """The PTX, if compilation came that far."""
-        return self.ptx.read_text(encoding="utf-8", errors="replace") if self.ptx.exists() else None
+        """The PTX, if compilation came that far and it is not too large."""
+        return _text_of(self.ptx, MAX_OUTPUT_BYTES)
+
+    @property
+    def preprocessed(self) -> str | None:
+        """What the host's preprocessor made of the file: nothing if it did not run, None if it is too much."""
+        file = self.ptx.with_name("kernel.cpp4.ii")
+        return _text_of(file, MAX_PREPROCESSED_BYTES) if file.exists() else ""
+
+
+def _text_of(file: Path, max_bytes: int) -> str | None:
+    """Return a compiler's file with the line ends that it has, unless there is none or it has more than `max_bytes`."""
+    if not file.exists() or file.stat().st_size > max_bytes:
+        return None
+    return file.read_bytes().decode(errors="replace")
 
 
 def flags(arch: str) -> tuple[str, ...]:

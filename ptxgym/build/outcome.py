@@ -14,13 +14,10 @@ from ptxgym.build.diagnostics import Report, output_lines, read_messages, scrub
 from ptxgym.build.elf import exported_functions
 from ptxgym.build.hints import syntax_hint
 from ptxgym.build.linking import link_error
-from ptxgym.build.nvcc import MAX_FILE_BYTES, MAX_SAID_BYTES, MEMORY_BYTES, Products
+from ptxgym.build.nvcc import MAX_FILE_BYTES, MAX_OUTPUT_BYTES, MAX_SAID_BYTES, MEMORY_BYTES, Products
 from ptxgym.errors import InfrastructureError, ToolchainError
 from ptxgym.sandbox import Completed
 from ptxgym.verdict import Diagnostic, Failure, Severity, Stage, Status
-
-MAX_OUTPUT_BYTES = 64 << 20
-"""Largest library, cubin or PTX of a submission."""
 
 ROOM_BYTES = 4 * MAX_FILE_BYTES
 """Free space with which no compiler runs out of it."""
@@ -170,7 +167,7 @@ def _stopped(completed: Completed, said: str, text: str, timeout_s: float) -> Fa
     ended_by = _ending_signal(completed, said)
     if ended_by == signal.SIGXFSZ or "File too large" in _of_tools(said):
         _check_file_size_limit()
-        return _too_large("A file that the compiler writes")
+        return too_large("A file that the compiler writes")
     used_up = (completed.outcome == "timeout" and completed.cpu_s >= timeout_s * 0.5) or (
         ended_by == signal.SIGKILL and completed.cpu_s >= timeout_s * 0.9
     )
@@ -241,7 +238,7 @@ def _unfit_product(products: Products, text: str, declaration: str) -> Failure |
         if not file.exists():
             raise InfrastructureError(f"nvcc succeeded but left no {file.name}")
         if file.stat().st_size > MAX_OUTPUT_BYTES:
-            return _too_large(f"The compiled {file.suffix[1:]} file of {file.stat().st_size >> 20} MiB")
+            return too_large(f"The compiled {file.suffix[1:]} file of {file.stat().st_size >> 20} MiB")
     if products.completed.truncated:
         return failure(
             "build.too_large_output",
@@ -254,10 +251,11 @@ def _unfit_product(products: Products, text: str, declaration: str) -> Failure |
     return None
 
 
-def _too_large(what: str) -> Failure:
+def too_large(what: str, max_bytes: int = MAX_OUTPUT_BYTES) -> Failure:
+    """Return the failure of a submission of which `what` has more than `max_bytes`."""
     return failure(
         "build.too_large_output",
-        f"{what} is larger than {MAX_OUTPUT_BYTES >> 20} MiB. Look for macros that multiply each other, endless "
+        f"{what} is larger than {max_bytes >> 20} MiB. Look for macros that multiply each other, endless "
         "templates and unrolled loops; fill large arrays at run time instead of initialising them in the source.",
         (),
     )

@@ -13,8 +13,8 @@ from ptxgym import native
 from ptxgym.build import entry
 from ptxgym.build.hostfiles import compiler_files
 from ptxgym.build.model import Build, KernelResources
-from ptxgym.build.nvcc import compile_unit, flags
-from ptxgym.build.outcome import failure, foreign_include, judge_outcome
+from ptxgym.build.nvcc import MAX_PREPROCESSED_BYTES, compile_unit, flags
+from ptxgym.build.outcome import failure, foreign_include, judge_outcome, too_large
 from ptxgym.build.resources import kernel_resources
 from ptxgym.build.text import literal_foreign_path
 from ptxgym.build.toolchain import find_toolchain
@@ -82,10 +82,12 @@ def build(
         job.mkdir()
         view = compiler_files(toolchain, host, host_version, cache)
         products = compile_unit(toolchain, host, view, entry.translation_unit(text, declaration), arch, job, timeout_s)
-        preprocessed = job / "kernel.cpp4.ii"  # of the host pass
-        text_seen = preprocessed.read_text(encoding="utf-8", errors="replace") if preprocessed.exists() else ""
-        if unconfined and has_host_assembly(text_seen):
-            return failure("build.host_asm", _HOST_ASM, ())
+        if unconfined:
+            preprocessed = products.preprocessed
+            if preprocessed is None:
+                return too_large("The preprocessed file", MAX_PREPROCESSED_BYTES)
+            if has_host_assembly(preprocessed):
+                return failure("build.host_asm", _HOST_ASM, ())
 
         def compiles_nothing() -> bool:
             (empty := folder / "empty").mkdir()

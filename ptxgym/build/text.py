@@ -12,7 +12,7 @@ _COMMENT_OR_LITERAL = re.compile(
   | /\*.*?(?:\*/|\Z)                     # block comment
   | R"(?P<mark>[^()\\\s]{0,16})\(.*?(?:\)(?P=mark)"|\Z)   # raw string
   | "(?:[^"\\\n]|\\.)*+"?                # string
-  | (?P<number>(?<!\w)[0-9](?:'?[\w.])*+) # number, whose digits quotes may separate
+  | (?P<number>(?<![\w$])[0-9](?:'?[\w.$]|(?<=[eEpP])[+-])*+)   # number, in which quotes may stand
   | '(?:[^'\\\n]|\\.)*+'?                # character
     """,
     re.VERBOSE | re.DOTALL,

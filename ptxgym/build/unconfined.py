@@ -3,9 +3,11 @@
 There a text is refused if it names a file in any way that the rules below do not understand. They are stricter than
 C++: they look at the raw text, comments and strings included, so that no trick of lexing hides a directive from them.
 
-- Includes and `__has_include` must name a plain header: no absolute path, no `..`, no macro.
-- No `#line`, so that the origin of every line of the preprocessed text is known.
-- Inline assembly only in `__device__` and `__global__` functions: the host's assembler has `.incbin` and `.include`.
+- Includes and `__has_include` must name a plain header: no absolute path, no `..`, no macro, no comment in between.
+- No `#line`, and nothing that looks like a line marker, which a string of several lines could bring into the
+  preprocessed text: so the origin of all its lines is known.
+- Inline assembly only in `__device__` and `__global__` functions: the host's assembler has `.incbin` and `.include`. No
+  attribute that hands the assembler a name of one's own, which may hold a line feed.
 """
 
 from __future__ import annotations
@@ -15,19 +17,29 @@ from dataclasses import dataclass
 
 from ptxgym.build.entry import SUBMISSION_FILE
 
-_SPACE = r"(?:[ \t\f\v]|/\*.*?\*/)*"
+_SPACE = r"[ \t\f\v]*+"
 _HASH = r"(?:\#|%:|\?\?=)"
-_DIRECTIVE = re.compile(
-    rf"{_HASH}{_SPACE}(?P<name>include_next|include|import|embed|line|\d+){_SPACE}(?P<rest>[^\n]*)", re.DOTALL
-)
-_HAS = re.compile(rf"__has_(?:include_next|include|embed)\b{_SPACE}\(?{_SPACE}(?P<rest>[^\n]*)", re.DOTALL)
+# What follows is looked at, and not taken: it may hold the next one.
+_DIRECTIVE = re.compile(rf"{_HASH}{_SPACE}(?P<name>include_next|include|import|embed|line|\d{{1,9}}|/\*)")
+_HAS = re.compile(rf"__has_(?:include_next|include|embed)\b{_SPACE}\(?{_SPACE}")
+_NAME_CHARS = 300
 _PLAIN_HEADER = re.compile(r'[<"][\w.+-]+(?:/[\w.+-]+)*[>"]')
 _MARKER = re.compile(r'^# \d+ "(?P<file>[^"]*)"')
+# As C++ takes text apart: quotes stand in numbers, and an `R` behind a literal is its suffix and begins no raw string.
 _TOKEN = re.compile(
-    r'R"(?P<mark>[^()\\\s"]{0,16})\(.*?(?:\)(?P=mark)"|\Z)|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'|[A-Za-z_]\w*|[{}();]',
-    re.DOTALL,
+    r"""
+    (?:u8|[uUL])?R"(?P<mark>[^()\\\s]{0,16})\(.*?(?:\)(?P=mark)"|\Z)[\w$]*+
+  | "(?:[^"\\\n]|\\.)*+(?:"[\w$]*+)?
+  | [0-9](?:'?[\w.$]|(?<=[eEpP])[+-])*+
+  | '(?:[^'\\\n]|\\.)*+(?:'[\w$]*+)?
+  | (?:[^\W\d]|\$)[\w$]*+
+  | [{}();]
+    """,
+    re.VERBOSE | re.DOTALL,
 )
 _ASM = frozenset({"asm", "__asm__", "__asm"})
+_NAMES = frozenset({"section", "alias", "ifunc", "weakref", "symver"})
+"""Attributes whose strings g++ writes into assembly as they are."""
 _CONTAINERS = frozenset({"namespace", "struct", "class", "union", "extern"})
 _QUALIFIERS = frozenset({"const", "noexcept", "override", "final"})
 
@@ -36,20 +48,26 @@ def foreign_file_in(text: str) -> str | None:
     """Return the first place of `text` that may open a file beside the system's headers, as it is written, or None."""
     spliced = text.replace("\r", "").replace("\\\n", "").replace("??/\n", "")
     for match in _DIRECTIVE.finditer(spliced):
-        name, rest = match["name"], match["rest"].strip()
-        if name == "line" or name.isdigit():
+        name, rest = match["name"], _rest(spliced, match.end())
+        if name in ("line", "/*") or name.isdigit():
             return f"#{name}"
         if not _is_plain(rest):
             return rest or f"#{name}"
     for match in _HAS.finditer(spliced):
-        if not _is_plain(match["rest"].strip()):
-            return match["rest"].strip() or "__has_include"
+        rest = _rest(spliced, match.end())
+        if not _is_plain(rest):
+            return rest or "__has_include"
     return None
 
 
 def has_host_assembly(preprocessed: str) -> bool:
     """Whether the submission's part of the host's preprocessed text holds `asm` outside device functions."""
     return _Scopes(_own_part(preprocessed)).host_assembly
+
+
+def _rest(text: str, at: int) -> str:
+    """Return what stands in the line of `at` from there on, as far as a header's name may go."""
+    return text[at : at + _NAME_CHARS].split("\n", 1)[0].strip()
 
 
 def _is_plain(rest: str) -> bool:
@@ -73,7 +91,7 @@ def _own_part(preprocessed: str) -> str:
 @dataclass(frozen=True)
 class _Brace:
     container: bool
-    """A namespace, class or linkage block, in which functions may be defined."""
+    """A namespace, class or linkage block in nothing but such, where functions may be defined."""
     device: bool
     """The body of a function for the device only, or a block in it."""
 
@@ -85,8 +103,10 @@ class _Scopes:
         self.host_assembly = False
         self._open: list[_Brace] = []
         self._declaration: list[str] = []
+        self._before = ("", "")
         for match in _TOKEN.finditer(code):
             self._take(match.group())
+            self._before = self._before[1], match.group()
 
     def _take(self, token: str) -> None:
         if token == "{":
@@ -99,12 +119,14 @@ class _Scopes:
         elif token == ";":
             self._declaration = []
         elif token in _ASM:
-            self.host_assembly = self.host_assembly or not any(brace.device for brace in self._open)
+            self.host_assembly = self.host_assembly or not (self._open and self._open[-1].device)
         else:
+            if '"' in token and self._before[1] == "(" and self._before[0].strip("_") in _NAMES:
+                self.host_assembly = True
             self._declaration.append(token)
 
     def _brace(self) -> _Brace:
-        if not all(brace.container for brace in self._open):
+        if self._open and not self._open[-1].container:
             return _Brace(False, self._open[-1].device)
         attributes = _execution_spaces(self._declaration)
         words = [word for word in self._declaration if word not in _QUALIFIERS]

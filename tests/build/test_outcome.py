@@ -119,3 +119,15 @@ def test_what_the_compiler_says_may_not_be_cut(compile_text: Builder, monkeypatc
     monkeypatch.setattr(nvcc, "MAX_SAID_BYTES", 100)
     found = compile_text("#warning of other length\n" + GOOD)
     assert isinstance(found, Failure) and found.code == "build.too_large_output"
+
+
+def test_files_that_are_too_large_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = failed(tmp_path, "", ptx="0123456789")
+    monkeypatch.setattr(nvcc, "MAX_OUTPUT_BYTES", 10)
+    monkeypatch.setattr(nvcc, "MAX_PREPROCESSED_BYTES", 10)
+    assert (read.ptx_text, read.preprocessed) == ("0123456789", "")
+    (tmp_path / "kernel.cpp4.ii").write_bytes(b"a\r\xff\r\n")
+    assert read.preprocessed == "a\r\ufffd\r\n"  # line ends decide where a line marker may stand
+    (tmp_path / "kernel.cpp4.ii").write_bytes(bytes(11))
+    assert read.preprocessed is None
+    assert failed(tmp_path, "", ptx="0123456789a").ptx_text is None

@@ -390,6 +390,13 @@ def test_strict_rules_where_no_file_view_can_be_had(unconfined, compile_text, tm
     assert isinstance(compile_text(GOOD + '__device__ void f() { asm volatile("trap;"); }\n'), Build)
 
 
+def test_what_is_preprocessed_to_too_much_is_read_nowhere(unconfined, compile_text, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(nvcc, "MAX_PREPROCESSED_BYTES", 1 << 20)
+        assert compile_text(GOOD + "// much\n").code == "build.too_large_output"
+    assert isinstance(compile_text(GOOD + "// much\n"), Build)
+
+
 @pytest.mark.skipif(isolation().namespace != "ok", reason="no mount namespaces here")
 def test_a_mount_namespace_serves_as_well(monkeypatch, compile_text, tmp_path):
     offered = Isolation("no", 0, "ok", isolation().seccomp)

@@ -109,6 +109,11 @@ def test_literal_foreign_path(text, path):
         '# 7 "/usr/include/x.h"',
         "#include <../x>",
         '#embed "/x"',
+        'R"(\n#/*\n# 1 "x"\n*/include <cstdio>\n)"',
+        'R"(\n#include <cstdio> \\\n# 1 "x"\n)"',
+        'R"(\r# 1 "x"\n)"',
+        '#if __has_include(<a>) || __has_include("/x")',
+        "#include/**/<cuda.h>",
     ],
 )
 def test_unconfined_refuses(text):
@@ -141,6 +146,17 @@ HOST = "__attribute__((host)) "
         ("namespace a { struct B { " + DEVICE + 'int f() const { __asm__ volatile("x"); } }; }', False),
         ("template <class T> " + DEVICE + 'T f() { asm("x"); }', False),
         ('const char* s = "asm";', False),
+        ("int x = 1'0; asm(\"x\"); char c = 'a';", True),
+        ("int x = 1'0; char c = 'a'; const char* s = \"asm\";", False),
+        ('auto s = LR"(")"; asm("x"); auto t = "";', True),
+        ('auto s = u8R"-(" asm()-";', False),
+        ('auto s = "a"R"("; asm("x"); auto t = ")";', True),
+        ('auto s = "a\\\\"; asm("x");', True),
+        ('__attribute__((section(".text\\n.incbin 1"))) int v;', True),
+        ('[[gnu::__alias__(R"(x)")]] int f();', True),
+        ('void section(const char*); void f() { g("section"); }', False),
+        ("namespace a { void f() { " + DEVICE + 'int v; { asm("x"); } } }', True),
+        (DEVICE + 'void f() { struct B { int g() { asm("x"); } }; }', False),
     ],
 )
 def test_host_assembly(code, host):
@@ -169,6 +185,16 @@ def test_long_texts_take_linear_time(before, unit):
 def test_paths_after_what_is_left_open_are_found():
     assert literal_foreign_path('#if 0\ndon\'t /*\n#endif\n#include "/etc/passwd" // */\n') == "/etc/passwd"
     assert literal_foreign_path('#if __has_include(<a>) || __has_include("/etc/passwd")\n') == "/etc/passwd"
+
+
+@pytest.mark.parametrize(
+    "unit", ["#/**/", "#/*", "# ", "__has_include(", "#include <", '\\"', "\\'", "a{", "asm", "asm ", "asm{"]
+)
+@pytest.mark.parametrize("before", ["", '"', "'", "namespace a{"])
+def test_the_strict_rules_take_linear_time(before, unit):
+    text = before + unit * (LONG // len(unit))
+    assert (foreign_file_in(text) is not None) == unit.startswith(("#/", "#i", "__has"))
+    assert has_host_assembly(f'# 1 "/kernel.cu"\n{text}') == (unit in ("asm ", "asm{") and before not in ('"', "'"))
 
 
 def test_an_open_raw_string_hides_the_rest():
