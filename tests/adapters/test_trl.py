@@ -122,6 +122,30 @@ def test_transformers_samples_by_default(tokenizer: Any, evaluator: Evaluator, t
         KernelRollouts([ROW], evaluator=evaluator)(["another"], trainer)
 
 
+def test_each_token_is_sampled_with_what_stands_before_it(tokenizer: Any, tmp_path: Path) -> None:
+    """Also with gradient checkpointing, which keeps no cache in training mode up to transformers 5.22."""
+    import torch
+
+    from ptxgym.adapters.trl import generate
+
+    trainer = grpo(tokenizer, tmp_path)
+    model = trainer.model
+    trainer.generation_config.do_sample, trainer.generation_config.max_new_tokens = False, 24
+    trainer.generation_config.temperature = trainer.generation_config.top_p = trainer.generation_config.top_k = None
+    model.gradient_checkpointing_enable()
+    model.train()
+    asked = [tokenizer(NOTHING)["input_ids"], tokenizer("Hm.")["input_ids"]]
+    sampled = generate(asked, trainer)
+    assert model.is_gradient_checkpointing and model.training, "it goes on as it was"
+    model.gradient_checkpointing_disable()
+    for ids, (found, _) in zip(asked, sampled, strict=True):
+        said = list(ids)
+        with torch.no_grad():  # the whole conversation anew for each token
+            while len(said) < len(ids) + 24 and (said == ids or said[-1] not in trainer.eos_token_ids):
+                said.append(int(model(torch.tensor([said])).logits[0, -1].argmax()))
+        assert found == said[len(ids) :]
+
+
 def test_a_rollout_that_cannot_begin_has_no_reward(tokenizer: Any, evaluator: Evaluator) -> None:
     from ptxgym.adapters.trl import KernelEnvironment, KernelRollouts, kernel_reward
 
