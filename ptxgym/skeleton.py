@@ -1,13 +1,15 @@
 """A kernel of which only marked regions may change.
 
 A region is what stands between a line `// ptxgym: begin <name>` and the next line `// ptxgym: end`. Everything else,
-the marking lines included, is fixed.
+the marking lines included, is fixed. A region may not leave open what would switch fixed text off: an `#if`, a comment,
+a raw string.
 """
 
 from __future__ import annotations
 
 import re
 
+from ptxgym.build.text import left_open
 from ptxgym.errors import UsageError
 from ptxgym.verdict import Failure, Stage, Status, Value
 
@@ -47,7 +49,7 @@ class Skeleton(Value):
         return cls(text=text, fixed=(*fixed, text[start:].rstrip("\n")), regions=tuple(names))
 
     def check(self, submission: str) -> Failure | None:
-        """Return why `submission` changes a fixed part, or None if it does not."""
+        """Return why `submission` changes a fixed part or switches it off, or None if it does not."""
         position = 0
         for index, part in enumerate(self.fixed):
             last = index == len(self.fixed) - 1
@@ -60,6 +62,13 @@ class Skeleton(Value):
                     status=Status.REJECTED,
                     code="submission.skeleton_changed",
                     message=f"The text {place} differs from the skeleton; only the marked regions may change.",
+                )
+            if index > 0 and (what := left_open(submission[position:found])) is not None:
+                return Failure(
+                    stage=Stage.SUBMISSION,
+                    status=Status.REJECTED,
+                    code="submission.skeleton_changed",
+                    message=f"Region {self.regions[index - 1]!r} leaves {what} open and so changes what follows.",
                 )
             position = found + len(part)
         return None

@@ -165,6 +165,47 @@ def test_skeleton_names_the_fixed_part_that_differs(submission: str, place: str 
 
 
 @pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("#if 0", "#endif"),
+        ("#else", ""),
+        ("#ifdef X\n#endif\n#elif 1", ""),
+        ("#endif\n#if 1", ""),
+        ("#/*\n*/if 0", "#endif"),
+        ("%: \\\nif 0", "%:endif"),
+        ("/* open", "*/"),
+        ("/\\\n* open", "*/"),
+        ("/*/", "*/"),
+        ('auto s = R"(', ')";'),
+        ('auto s = u8R"x( )"', ')x";'),
+        ('auto s = R"( )\\\n"', ')";'),
+        ('auto s = wordR"(" /* ")"', "*/"),
+        ('auto s = "a"R"(" /* ")"', "*/"),
+        ("int x = 1'0; /* '", "*/"),
+        ("#define X \\", ""),
+    ],
+)
+def test_a_region_switches_nothing_off(old: str, new: str) -> None:
+    failure = Skeleton.parse(TWO).check(TWO.replace("old", old).replace("two\n", f"two\n{new}\n"))
+    assert failure is not None and failure.code == "submission.skeleton_changed"
+    assert "Region 'one' leaves" in failure.message
+
+
+@pytest.mark.parametrize(
+    "old",
+    [
+        "#ifdef X\n#if 1\n#elif 2\n#else\n#endif\n#endif",
+        "/* #if */ // #if \\\n #if\nx",
+        'auto s = R"(#if\n#else /* )" "/*" u8"R(";',
+        "#define X \\\n  1'000 // it's /*",
+        "int iffy;\n# iffy",
+    ],
+)
+def test_a_region_may_hold_what_it_closes(old: str) -> None:
+    assert Skeleton.parse(TWO).check(TWO.replace("old", old)) is None
+
+
+@pytest.mark.parametrize(
     ("text", "match"),
     [
         ("no region", "no region"),

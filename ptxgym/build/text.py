@@ -9,11 +9,11 @@ import re
 _COMMENT_OR_LITERAL = re.compile(
     r"""
     //(?:[^\n\\]|\\.)*+                  # line comment, which a backslash continues
-  | /\*.*?(?:\*/|\Z)                     # block comment
-  | R"(?P<mark>[^()\\\s]{0,16})\(.*?(?:\)(?P=mark)"|\Z)   # raw string
-  | "(?:[^"\\\n]|\\.)*+"?                # string
+  | /\*.*?(?:(?P<close>\*/)|\Z)          # block comment
+  | (?<![\w$])(?:u8|[uUL])?R"(?P<mark>[^()\\\s]{0,16})\(.*?(?:(?P<end>\)(?P=mark)")|\Z)   # raw string
+  | "(?:[^"\\\n]|\\.)*+(?:"[\w$]*+)?     # string, with its suffix
   | (?P<number>(?<![\w$])[0-9](?:'?[\w.$]|(?<=[eEpP])[+-])*+)   # number, in which quotes may stand
-  | '(?:[^'\\\n]|\\.)*+'?                # character
+  | '(?:[^'\\\n]|\\.)*+(?:'[\w$]*+)?     # character
     """,
     re.VERBOSE | re.DOTALL,
 )
@@ -25,6 +25,8 @@ _LITERAL_PATH = re.compile(
     re.MULTILINE,
 )
 _DIRECTIVE = re.compile(r"^[ \t]*#(?:[^\n\\]|\\.|\\\n)*", re.MULTILINE)
+_SPLICE = re.compile(r"\\[ \t]*\r?\n")
+_CONDITIONAL = re.compile(r"^[ \t\f\v]*+(?:#|%:)[ \t\f\v]*+(if|else|elif|endif)(?:n?def)?\b", re.MULTILINE)
 _PTX_COMMENT_OR_STRING = re.compile(r"//[^\n]*+|/\*.*?(?:\*/|\Z)|\"[^\"\n]*+\"", re.DOTALL)
 
 
@@ -60,6 +62,29 @@ def code_only(text: str) -> str:
 def blank_directives(text: str) -> str:
     """Return `text` with every preprocessor line replaced by spaces, so that offsets and lines stay."""
     return _DIRECTIVE.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), text)
+
+
+def left_open(text: str) -> str | None:
+    """Return what `text` leaves open, or closes of what stands around it: a comment, a raw string, an `#if`, a line.
+
+    So nothing around it is skipped, or read as another thing, whatever the text is put into.
+    """
+    if re.search(r"\\\s*\Z", text):
+        return "a line that goes on"
+    spliced = _SPLICE.sub("", text)
+    for read in (text, spliced):  # raw strings are no lines that go on
+        for match in _COMMENT_OR_LITERAL.finditer(read):
+            if match.group().startswith("/*") and not match["close"]:
+                return "a comment"
+            if match["mark"] is not None and match["end"] is None:
+                return "a raw string"
+    depth = 0
+    code = _COMMENT_OR_LITERAL.sub(lambda match: match["number"] or " ", spliced)
+    for match in _CONDITIONAL.finditer(code):
+        depth += {"if": 1, "endif": -1}.get(match[1], 0)
+        if depth < (match[1] != "endif"):
+            return f"an #if that it does not begin (#{match[1]})"
+    return "an #if" if depth else None
 
 
 def line_of(text: str, offset: int) -> int:
