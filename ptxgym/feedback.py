@@ -181,7 +181,7 @@ def _findings(findings: Sequence[Finding], quote: _Quoter) -> Iterable[str]:
 def _not_shown(notes: int) -> Iterable[str]:
     if notes:
         what = "1 note is not shown, on what" if notes == 1 else f"{notes} notes are not shown, on what"
-        yield f"{what} real, fast kernels get away with: `ptxgym eval FILE --notes`, or `verdict.findings`"
+        yield f"{what} real, fast kernels get away with"
 
 
 def _outputs(outputs: Sequence[OutputError]) -> Iterable[str]:

@@ -114,11 +114,12 @@ def _contract(task: Task) -> Iterable[str]:
     for name, workload in shown.items():
         sizes = ", ".join(f"{axis}={value}" for axis, value in workload.axes.items())
         hidden = ", and one more size that is drawn in secret" if workload.hidden else ""
-        hidden += "; on the emulator with few SMs" * (name == "emulation" and bool(workload.hidden))
-        sampled = "; where no GPU measures, a sample of its CTAs (or clusters) runs, and must be right" * (
-            name == "hardware"
-        )
-        yield f"- workload `{name}`: {sizes}{hidden}{sampled}"
+        if name == "hardware":
+            must = "end" if any(tensor.derived for tensor in task.inputs) else "be right"
+            hidden = f"; on a GPU whole{hidden}; without one a sample of its CTAs (or clusters) runs, and must {must}"
+        elif hidden:
+            hidden += "; on the emulator with few SMs"
+        yield f"- workload `{name}`: {sizes}{hidden}"
     axes = task.workload("emulation").axes
     yield (
         f"- on the emulator one call may execute {task.warp_instruction_budget(axes):,} warp instructions on workload "
@@ -155,7 +156,8 @@ def _rules(arch: Arch) -> Iterable[str]:
         "standard library can be included."
     )
     yield from _item(
-        "Synchronise as PTX demands: a certain hazard in shared memory fails the turn even where the numbers are right."
+        "Synchronise as PTX demands: a certain hazard, in memory of any kind or in registers, fails the turn even where "
+        "the numbers are right."
     )
 
 

@@ -133,8 +133,9 @@ def test_notes_are_off_unless_asked_for() -> None:
     noted = verdict(findings=(NOTE,))
     assert "race.benign" not in render(noted)
     assert "race.benign" in render(noted, notes=True)
-    hint = "1 note is not shown, on what real, fast kernels get away with: `ptxgym eval FILE --notes`, or"
-    assert hint in render(noted) and "not shown" not in render(noted, notes=True)
+    assert "1 note is not shown, on what real, fast kernels get away with\n" in render(noted) + "\n"
+    assert "--notes" not in render(noted), "an agent has no command line"
+    assert "not shown" in render(noted) and "not shown" not in render(noted, notes=True)
     assert "2 notes are not shown" in render(verdict(findings=(NOTE, NOTE))) and "not shown" not in render(verdict())
 
 

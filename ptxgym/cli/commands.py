@@ -104,7 +104,7 @@ def eval_(
     from ptxgym.envs import load_env
     from ptxgym.evaluator import Evaluator
     from ptxgym.feedback import render
-    from ptxgym.verdict import Status
+    from ptxgym.verdict import Severity, Status
 
     config, text = load_env(env).of_variant(variant), read_source(file)
     with Evaluator(device, tier=check_tier(tier)) as evaluator:
@@ -115,6 +115,8 @@ def eval_(
         headline, _, rest = render(verdict, text, cap_bytes=config.feedback_bytes, notes=notes).partition("\n")
         out.print(plain(headline, f"bold {style_of(verdict)}"))
         out.print(plain(rest), end="")
+        if not notes and any(finding.severity is Severity.NOTE for finding in verdict.findings):
+            out.print("--notes shows the notes")
     raise typer.Exit(Exit.OK if verdict.status is Status.OK else Exit.FAILED)
 
 

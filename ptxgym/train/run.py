@@ -39,7 +39,7 @@ class Front(Value):
     method: Literal["sft", "grpo", "ppo"]
     recipe: SftRecipe | GrpoRecipe | PpoRecipe
     data_sha256: str | None = None
-    """Of the rows that are trained on; None of PPO, which has none, and of GRPO begun by a version that did not keep it."""
+    """Of the rows that are trained on; None of PPO, which has none, and of GRPO of a version that did not keep it."""
     ptxgym: str
     packages: dict[str, str]
     """Versions of what trains."""

@@ -75,8 +75,9 @@ __device__ __forceinline__ uint64_t descriptor_mn_major(const void* tile, uint32
 
 // ---- products D[M, N] (+)= A[M, 16] * B[16, N], BF16 operands, FP32 sums in tensor memory (PTX ISA 9.7.16.10)
 
-// The instruction descriptor (PTX ISA 9.7.16.4.2). One CTA: M = 64 or 128, N a multiple of 16 to 256; a pair: M = 128
-// or 256 of both together, N a multiple of 32. Say which operands are MN-major.
+// The instruction descriptor (PTX ISA 9.7.16.4.2). One CTA: M = 64 or 128, N a multiple of 8 to 256; a pair: M = 128
+// or 256 of both together, N a multiple of 16; twice these steps with A in tensor memory. Say which operands are
+// MN-major.
 __host__ __device__ constexpr uint32_t instruction_bf16(int m, int n, bool a_mn_major = false,
                                                         bool b_mn_major = false) {
   return 1u << 4 | 1u << 7 | 1u << 10 | uint32_t(a_mn_major) << 15 | uint32_t(b_mn_major) << 16 |
@@ -85,7 +86,7 @@ __host__ __device__ constexpr uint32_t instruction_bf16(int m, int n, bool a_mn_
 
 // One thread (of a pair: of the even CTA, for both). A, B by descriptors; of a pair each CTA holds, at the same places,
 // its half of A's rows and of B's N. accumulate = false overwrites D: for the first product of a tile. Products of one
-// thread with the same D execute in the order of issue; nothing else is ordered without tcgen05_commit().
+// thread with the same D and shape execute in the order of issue; nothing else is ordered without tcgen05_commit().
 template <int kCtas = 1>
 __device__ __forceinline__ void mma_ss(uint32_t d, uint64_t a, uint64_t b, uint32_t instruction, bool accumulate) {
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %4, 0;\n"
