@@ -156,8 +156,8 @@ def _rules(arch: Arch) -> Iterable[str]:
         "standard library can be included."
     )
     yield from _item(
-        "Synchronise as PTX demands: a certain hazard, in memory of any kind or in registers, fails the turn even where "
-        "the numbers are right."
+        "Synchronise as PTX demands: a certain hazard, in memory of any kind or in registers, fails the turn even "
+        "where the numbers are right."
     )
 
 
