@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.util
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ def play(
     row: Any = ROW,
     logprobs: bool = True,
     steps: tuple[int, ...] = (),
+    room: int = 6000,
 ) -> Any:
     """Have verl make the loop that is registered, and run it."""
     import hydra
@@ -57,7 +59,7 @@ def play(
     server = Server()
 
     async def run() -> Any:
-        config = OmegaConf.create({"actor_rollout_ref": {"rollout": {"response_length": 6000}}, "data": {}})
+        config = OmegaConf.create({"actor_rollout_ref": {"rollout": {"response_length": room}}, "data": {}})
         loop = hydra.utils.instantiate(
             config=_agent_loop_registry["ptxgym"], trainer_config=DictConfigWrap(config=config), server_manager=server,
             tokenizer=tokenizer, processor=None, dataset_cls=None, data_config=DictConfigWrap(config.data),
@@ -115,6 +117,24 @@ def test_a_lost_rollout_is_no_row_and_changes_no_siblings_advantage(tokenizer: A
     assert found == pytest.approx((earned - earned.mean()) / earned.std(ddof=1), abs=1e-4)
     zero = outputs[0].model_copy(update={"reward_score": 0.0})  # the control: as a row of 0 it would have changed them
     assert advantages([*outputs, zero])[2] > found[2] + 0.1
+
+
+@pytest.mark.parametrize("room", [0, 30])
+def test_a_reward_is_seen_where_room_runs_out_within_feedback(tokenizer: Any, evaluator: Evaluator, room: int) -> None:
+    """GAE, verl's default, and REINFORCE++ skip tokens that the policy did not write, and what lies on them."""
+    import torch
+    from verl.trainer.ppo.core_algos import (
+        compute_gae_advantage_return,
+        compute_reinforce_plus_plus_outcome_advantage,
+    )
+
+    answer = len(tokenizer(RIGHT)["input_ids"]) + 1
+    output, server = play(tokenizer, evaluator, (RIGHT, NOTHING), room=answer + room)
+    assert len(server.asked) == 1 and output.response_mask == [1] * answer
+    rewards, mask = output.as_dict()["rm_scores"][None], torch.tensor([output.response_mask])
+    _, returns = compute_gae_advantage_return(rewards, torch.zeros_like(rewards), mask, 1.0, 1.0)
+    _, plus = compute_reinforce_plus_plus_outcome_advantage(rewards, mask, config=SimpleNamespace(gamma=1.0))
+    assert returns[0].tolist() == plus[0].tolist() == pytest.approx([0.2] * answer)
 
 
 def test_which_weights_wrote_an_answer_is_kept(tokenizer: Any, evaluator: Evaluator) -> None:
