@@ -146,7 +146,7 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
             return float(value) * unit_s
         try:
             then = parsedate_to_datetime(value)
-        except ValueError:
+        except (ValueError, OverflowError):  # the latter for years of many digits
             continue
         aware = then if then.tzinfo else then.replace(tzinfo=UTC)
         return max(0.0, (aware - datetime.now(UTC)).total_seconds())

@@ -17,16 +17,16 @@ from ptxgym.build.entry import SUBMISSION_FILE
 from ptxgym.device.emulator.places import WRAPPER_LINES
 
 _SECTION = re.compile(r"^\t\.section\t\.text\.([^,\s]+),")
-_LINE = re.compile(r'^\t//## File "([^"]*)", line (\d+)( inlined at "[^"]*", line \d+)?')
+_LINE = re.compile(r'^\t//## File "([^"]*)", line (\d{1,9})( inlined at "[^"]*", line \d+)?')
 _INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(\S+)")
 _TEXT = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(\S.*?)\s*;")
 _WGMMA = re.compile(r"[HIQB]GMMA\b")
 _ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*\(")
 _LOC = re.compile(
-    r"^\s*\.loc\s+(\d+)\s+(\d+)\s+\d+(?:\s*,\s*function_name\s+\S+\s*,\s*inlined_at\s+(\d+)\s+(\d+)\s+\d+)?"
+    r"^\s*\.loc\s+(\d+)\s+(\d{1,9})\s+\d+(?:\s*,\s*function_name\s+\S+\s*,\s*inlined_at\s+(\d+)\s+(\d{1,9})\s+\d+)?"
 )
 _FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', re.MULTILINE)
-_INLINED = re.compile(r"^\s*\.loc\s+(\d+)\s+(\d+)\s+\d+\s*,\s*function_name\s+(\S+?)\s*,", re.MULTILINE)
+_INLINED = re.compile(r"^[ \t]*\.loc\s+(\d+)\s+(\d{1,9})\s+\d+\s*,\s*function_name\s+(\S+?)\s*,", re.MULTILINE)
 
 
 @dataclass(frozen=True)

@@ -99,3 +99,9 @@ def test_matrix_instructions_of_the_oracle_are_at_the_call_of_their_wrapper(orac
     assert len({places[offset].line for offset in offsets}) == 1  # in the wrapper's one asm statement
     assert all("asm volatile" not in lines[places[offset].site - 1] for offset in offsets)
     assert all("wgmma_m64n256k16(" in lines[places[offset].site - 1] for offset in offsets)
+
+
+def test_blank_lines_and_long_numbers_of_inline_assembly_are_passed_over() -> None:
+    long = "9" * 5000  # digits; Python's `int` refuses more than 4,300
+    asm = "\n" * 200_000 + f'.loc 1 {long} 3, function_name f,\n.file {long} "x"\n'
+    assert wrapper_lines(asm + PTX) == wrapper_lines(PTX) != frozenset()
