@@ -331,8 +331,8 @@ void ShadowState::release_flags(WarpState& w, const FlagRange& range, uint8_t or
     flag.holder = 0;
   }
   tick(w);
-  for (uint32_t at = range.address; updates && at < range.address + range.bytes; at += range.each) {
-    SharedFlag& flag = flags_[at];
+  if (updates && range.bytes == range.each) {
+    SharedFlag& flag = flags_[range.address];
     flag.holder = w.version;
     flag.holder_acquired = acquires(order);
   }

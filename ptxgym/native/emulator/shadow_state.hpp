@@ -185,8 +185,8 @@ struct FlagState {
 };
 struct SharedFlag {
   std::shared_ptr<FlagState> state;  // of flags that one access sets they are one, until another access sets some of them
-  // `version` of the warp that updated it last, 0: that stored. It knows all that is released here, while nothing else
-  // changes for it.
+  // `version` of the warp that updated it alone and last, 0: that did otherwise. It knows all that is released here, while
+  // nothing else changes for it.
   uint32_t holder = 0;
   bool holder_acquired = false;
 
