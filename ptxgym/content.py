@@ -143,7 +143,11 @@ def read_toml(path: Path) -> dict[str, Any]:
 
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except OSError as error:
+        raise ContentError(f"{path} cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise ContentError(f"{path} is no text in UTF-8, so it is not TOML") from error
+    except tomllib.TOMLDecodeError as error:
         raise ContentError(f"{path}: {error}") from error
 
 

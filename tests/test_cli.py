@@ -247,9 +247,10 @@ def test_corpus_says_what_decodes_what_is_refused_and_what_does_not_compile(
     (tmp_path / "folder.cu").mkdir()
     (tmp_path / "refused.cu").write_text(REFUSED)
     (tmp_path / "broken.cu").write_text("__global__ void k( {}\n")
+    (tmp_path / "gone.cu").symlink_to("/no/such/file.cu")
     ran = run("corpus", tmp_path)
     assert ran.code == 1
-    assert "deep/good.cu" in ran.out and "1 of 3 files decode wholly" in ran.out
+    assert "deep/good.cu" in ran.out and "1 of 4 files decode wholly" in ran.out and "cannot be read" in ran.out
     assert "multimem.red" in ran.out and "does not compile" in ran.out
     assert "refused in 1 file: multimem.red.relaxed" in ran.out
 

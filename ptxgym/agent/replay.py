@@ -12,6 +12,7 @@ from ptxgym.agent.config import ReplayConfig
 from ptxgym.agent.prompting import Prompting, fenced
 from ptxgym.agent.protocol import Identity, MissingSetting, NoMoreAnswers, Reply, TurnContext
 from ptxgym.errors import UsageError
+from ptxgym.store.lines import read_lines
 from ptxgym.store.records import Message, Usage
 from ptxgym.task import Task
 
@@ -117,10 +118,7 @@ class ReplayAgent:
         return played
 
     def _lines(self) -> Iterator[_Recorded]:
-        for line in (self._path / TURNS).read_bytes().splitlines(keepends=True):
-            if not line.endswith(b"\n"):
-                break  # torn when its run was killed
-            yield _Recorded.model_validate_json(line)
+        return read_lines(self._path / TURNS, _Recorded)
 
 
 def _same(episode: str, wanted: Identity) -> bool:

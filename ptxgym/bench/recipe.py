@@ -163,10 +163,13 @@ def load_recipe(name: str | Path) -> Recipe:
 
     Raises:
         UnknownNameError: if there is none; suggests the nearest.
+        UsageError: if it is another file, or a folder.
         ContentError: if the file is malformed.
     """
     path = Path(name)
     if path.suffix != ".toml":
+        if path.name != str(name) or path.suffix:
+            raise UsageError(f"{name} is no recipe: that is a .toml file, or a name that `ptxgym list` shows")
         path = content.locate("configs", str(name))
     return content.load(path, Recipe, name=path.stem)
 

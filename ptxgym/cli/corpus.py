@@ -27,7 +27,7 @@ class Checked:
     refused: tuple[str, ...] = ()
     """Forms with place and reason, distinct."""
     failure: str | None = None
-    """Why it does not compile, or is not PTX."""
+    """Why it does not compile, is not PTX, or cannot be read."""
 
 
 def check_corpus(folder: Path, arch: str) -> bool:
@@ -41,7 +41,7 @@ def check_corpus(folder: Path, arch: str) -> bool:
         InfrastructureError: if there is no compiler, or the machine failed.
     """
     code = load_arch(arch).code
-    files = sorted(file for file in folder.rglob("*") if file.suffix in (".cu", ".ptx") and file.is_file())
+    files = sorted(file for file in folder.rglob("*") if file.suffix in (".cu", ".ptx") and not file.is_dir())
     if not files:
         raise UsageError(f"{folder} is no folder with .cu or .ptx files")
     table = Table("file", "kernels", "verdict", "why", box=None, header_style="bold")
@@ -53,6 +53,7 @@ def check_corpus(folder: Path, arch: str) -> bool:
         name = plain(str(file.relative_to(folder)))
         if checked.failure is not None:
             verdict = "is no PTX" if file.suffix == ".ptx" else "does not compile"
+            verdict = verdict if file.is_file() else "cannot be read"
             table.add_row(name, "-", plain(verdict, "yellow"), plain(checked.failure))
         elif checked.refused:
             table.add_row(name, str(checked.kernels), plain("refused", "red"), plain("\n".join(checked.refused)))
@@ -68,6 +69,8 @@ def check_corpus(folder: Path, arch: str) -> bool:
 
 def check_file(file: Path, code: str) -> Checked:
     """Decode every kernel of a file; CUDA C++ is compiled for `code` (such as `sm_90a`), without an entry point."""
+    if not file.is_file():
+        return Checked(failure="it is a link to nothing, or no plain file")
     text = file.read_text(encoding="utf-8", errors="replace")
     if file.suffix == ".cu":
         built = build(f"{text}\n{_ENTRY} {{}}\n", declaration=_ENTRY, arch=code)

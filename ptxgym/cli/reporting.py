@@ -13,7 +13,8 @@ def report_runs(runs: Sequence[Path], page: Path) -> None:
     """Write the page and say where it lies.
 
     Raises:
-        UsageError: if a package of the extra `report` is missing, a folder holds no run, or no episode has ended.
+        UsageError: if a package of the extra `report` is missing, a folder holds no run, no episode has ended, or
+            `page` is something else than a page.
         ContentError: if a line of a run is not what it should be.
     """
     written = write_report(runs, page)

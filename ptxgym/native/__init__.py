@@ -24,6 +24,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import logging
 import os
 import platform
 import shutil
@@ -81,16 +82,20 @@ class Target(Value):
 Listener = Callable[[str], None]
 
 
-def _unheard(line: str) -> None:
-    pass
+def _log(line: str) -> None:
+    """Say what the first use waits for: on standard error, where nobody has set up logging."""
+    logging.getLogger(__name__).warning("%s (once per machine; it takes some minutes in all)", line)
 
 
-_listener: Listener = _unheard
+_listener: Listener = _log
 
 
 @contextlib.contextmanager
 def announcing(listener: Listener) -> Iterator[None]:
-    """Tell `listener`, while inside, of every target before it is compiled at first use: a line that names it."""
+    """Tell `listener`, while inside, of every target before it is compiled at first use: a line that names it.
+
+    Otherwise it goes to the logger `ptxgym.native`.
+    """
     global _listener
     before, _listener = _listener, listener
     try:
@@ -160,6 +165,10 @@ def _built(name: str, kind: str) -> Path:
         known = ", ".join(sorted(n for n, t in targets().items() if t.kind == kind))
         raise UnknownNameError(f"no native {kind} is named {name!r}; there are: {known}")
     return build(target)
+
+
+def _unheard(line: str) -> None:
+    pass
 
 
 def build(target: Target, *, cache: Cache | None = None, report: Listener = _unheard) -> Path:
@@ -247,9 +256,11 @@ def host_compiler() -> tuple[str, str]:
             "(`apt-get install g++`), or set CXX"
         )
     done = run_tool([found, "--version"])
-    if done.returncode:
-        raise ToolchainError(f"`{found} --version` failed: {done.stderr.strip()[:500]}; set CXX to a C++ compiler")
-    return found, done.stdout.splitlines()[0]
+    said = done.stdout.strip().splitlines()
+    if done.returncode or not said:
+        why = done.stderr.strip()[:500] or f"exit status {done.returncode}, and it said nothing"
+        raise ToolchainError(f"`{found} --version` failed: {why}; set CXX to a C++ compiler")
+    return found, said[0]
 
 
 @functools.cache

@@ -13,6 +13,7 @@ import ptxgym
 from ptxgym import similarity
 from ptxgym.bench.metrics import FAST, comparable, emulated, horizons
 from ptxgym.bench.tables import transfers
+from ptxgym.errors import UsageError
 from ptxgym.report import extra
 from ptxgym.report.charts import REASONS, charts
 from ptxgym.report.drawing import kinds
@@ -22,9 +23,11 @@ from ptxgym.report.origin import THRESHOLD
 from ptxgym.report.runs import Run, as_runs, as_series, groups
 from ptxgym.report.tables import by_arch, by_task, by_turns, left_out, reasons, versus
 from ptxgym.report.text import visible
+from ptxgym.store.lines import explained, write_whole
 from ptxgym.store.reader import StoredRun, read_run
 
 ASSETS = Path(__file__).parent / "assets"
+_BEGINNING = b"<!doctype html"
 
 
 def write_report(folders: Sequence[str | Path], out: str | Path) -> Path:
@@ -32,21 +35,36 @@ def write_report(folders: Sequence[str | Path], out: str | Path) -> Path:
 
     Args:
         folders: Of runs.
-        out: The file to write, replaced if it is there.
+        out: The file to write; another page is replaced, anything else is not.
 
     Returns:
         The file.
 
     Raises:
-        UsageError: if a package of the extra `report` is missing, a folder holds no run, or no episode has ended.
+        UsageError: if a package of the extra `report` is missing, a folder holds no run, no episode has ended, or `out`
+            is something else than a page.
         ContentError: if a line of a run is not what it should be.
+        InfrastructureError: if the page cannot be written; an earlier one is as it was.
     """
     extra.check()
     out = Path(out)
+    _check_target(out)
     page = render([read_run(folder) for folder in folders])
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(page, encoding="utf-8")
+    with explained(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(out, page)
     return out
+
+
+def _check_target(out: Path) -> None:
+    """Accept a new file, or a page that may be replaced: a record or a kernel is not lost to a slip of the keyboard."""
+    if not out.exists():
+        return
+    if not out.is_file():
+        raise UsageError(f"{out} is no file; name one for the page, such as report.html")
+    with out.open("rb") as file:
+        if file.read(len(_BEGINNING)).lower() != _BEGINNING:
+            raise UsageError(f"{out} is there already and is no HTML page; name another file, or remove it")
 
 
 def render(stored: Sequence[StoredRun]) -> str:

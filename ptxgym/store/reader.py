@@ -73,4 +73,4 @@ def read_record(folder: Path) -> RunRecord:
     except (ValueError, AttributeError) as error:
         if isinstance(error, UsageError):
             raise
-        raise ContentError(f"{path}: {error}") from error
+        raise ContentError(f"{path}: {error}; the file was changed after it was written") from error

@@ -186,6 +186,13 @@ def test_replay_of_a_run(tmp_path: Path) -> None:
         agent.check(Identity(gemm, "replay", "d64"), load_task("gemm"), "h100")
 
 
+def test_a_damaged_record_is_named_by_line(tmp_path: Path) -> None:
+    (tmp_path / "turns.jsonl").write_text("<!doctype html>\n" + line("ptxgym/Gemm-H100-v1/base/m/none/0", 1, "a0"))
+    agent = load_agent("replay", path=str(tmp_path))
+    with pytest.raises(ContentError, match=r"turns\.jsonl, line 1: .*was changed after it was written"):
+        answer(agent)
+
+
 def test_a_proven_solution_is_on_no_record_to_repeat(tmp_path: Path) -> None:
     name = "gemm/solutions/h100/naive.cu"
     (tmp_path / "turns.jsonl").write_text(line("ptxgym/Gemm-H100-v1/base/naive/none/0", 1, "a", solution=name))

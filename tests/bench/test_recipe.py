@@ -113,6 +113,14 @@ def test_recipe_files_are_named_by_file_and_key(tmp_path: Path) -> None:
     assert load_recipe(path).name == "mine"
     with pytest.raises(UnknownNameError, match="did you mean 'ablation'"):
         load_recipe("ablatoin")
+    for other in (tmp_path / "mine.cu", "mine.cu", ".", tmp_path):
+        with pytest.raises(UsageError, match=r"is no recipe: that is a \.toml file, or a name"):
+            load_recipe(other)
+    with pytest.raises(ContentError, match=r"none\.toml cannot be read: No such file or directory$"):
+        load_recipe(tmp_path / "none.toml")
+    path.write_bytes(b"\xe6\xff")
+    with pytest.raises(ContentError, match=r"mine\.toml is no text in UTF-8"):
+        load_recipe(path)
 
 
 def test_settings_go_to_the_agent_with_the_label() -> None:
@@ -162,7 +170,9 @@ def test_front_matter_fixes_everything_that_decides_a_result_and_hides_the_secre
     other = front(recipe(), secret="another secret")
     assert other.canary != before.canary
     assert "another secret" not in other.model_dump_json()
-    assert differences(before, other) == ["the secret is another one"]
+    assert differences(before, other) == [
+        "the secret is another one (it belongs into the file `secret` of the run, or into PTXGYM_SECRET)"
+    ]
 
 
 def test_prompts_are_hashed_as_they_are_sent(tmp_path: Path) -> None:

@@ -51,6 +51,27 @@ def test_announces_what_is_compiled_while_it_is_listened_to(folder, cache):
     assert len(lines) == 1
 
 
+def test_what_nobody_listens_to_is_logged(folder, cache, caplog):
+    native.build(target(folder, compile_flags=("-DLOGGED",)), cache=cache)
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert record.getMessage() == "demo: compiling 2 files (once per machine; it takes some minutes in all)"
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_what_is_no_compiler_is_told(monkeypatch, tmp_path, status):
+    silent = tmp_path / "silent"
+    silent.write_text(f"#!/bin/sh\nexit {status}\n")
+    silent.chmod(0o755)
+    monkeypatch.setenv("CXX", str(silent))
+    native.host_compiler.cache_clear()
+    try:
+        with pytest.raises(ToolchainError, match=rf"failed: exit status {status}, and it said nothing; set CXX"):
+            native.host_compiler()
+    finally:
+        native.host_compiler.cache_clear()
+
+
 def test_builds_a_library_once(folder, cache):
     lines = []
     library = native.build(target(folder), cache=cache, report=lines.append)
