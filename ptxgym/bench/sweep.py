@@ -159,7 +159,8 @@ def differences(before: RunRecord, now: RunRecord) -> list[str]:
     if before.device != now.device:
         found.append(f"device was {before.device} and is {now.device}")
     if before.conditions_sha256 != now.conditions_sha256:
-        found.append("the secret is another one (it belongs into the file `secret` of the run, or into PTXGYM_SECRET)")
+        where = "it belongs into the file `secret` of the run, or into PTXGYM_SECRET"
+        found.append(f"the secret is another one ({where})")
     return found
 
 
