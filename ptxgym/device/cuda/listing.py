@@ -25,7 +25,7 @@ _ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*\(")
 _LOC = re.compile(
     r"^\s*\.loc\s+(\d+)\s+(\d{1,9})\s+\d+(?:\s*,\s*function_name\s+\S+\s*,\s*inlined_at\s+(\d+)\s+(\d{1,9})\s+\d+)?"
 )
-_FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', re.MULTILINE)
+_FILE = re.compile(r'^[ \t]*\.file[ \t]+(\d+)\s+"([^"]*)"', re.MULTILINE)
 _INLINED = re.compile(r"^[ \t]*\.loc\s+(\d+)\s+(\d{1,9})\s+\d+\s*,\s*function_name\s+(\S+?)\s*,", re.MULTILINE)
 
 
