@@ -103,7 +103,7 @@ class KernelVectorEnv(SyncVectorEnv):
             env.begin(text, reset=self._resets(env))
         try:
             return super().step(texts)
-        except Exception:
+        except Exception:  # of any kind, and raised on; an interrupt does not wait, the next call does
             self._settle()
             raise
 

@@ -1,5 +1,6 @@
 // Ordering of shared memory accesses: what each warp knows, and the check of every access against the history of its
 // bytes.
+#include "element.hpp"
 #include "shadow_state.hpp"
 #include <algorithm>
 
@@ -31,22 +32,7 @@ struct NullShadow final : Shadow {
 };
 
 // Flags are scalars: a vector access is one access for each of its elements (PTX ISA 8.2.2).
-uint32_t flag_bytes(const Inst& inst) {
-  switch (inst.type) {
-    case T_U8:
-    case T_S8: return 1;
-    case T_U16:
-    case T_S16:
-    case T_F16:
-    case T_BF16: return 2;
-    case T_U64:
-    case T_S64:
-    case T_F64:
-    case T_F32X2: return 8;
-    case T_B128: return 16;
-    default: return 4;
-  }
-}
+uint32_t flag_bytes(const Inst& inst) { return element_bytes(inst.type); }
 
 bool releases(uint8_t order) { return order == O_RELEASE || order == O_ACQ_REL || order == O_SC; }
 bool acquires(uint8_t order) { return order == O_ACQUIRE || order == O_ACQ_REL || order == O_SC; }
