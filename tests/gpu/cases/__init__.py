@@ -31,6 +31,7 @@ from tests.gpu.cases.wgmma import (
     wgmma,
     wgmma_cases,
 )
+from tests.gpu.cases.widths import width_cases
 
 __all__ = [
     "B_START",
@@ -63,6 +64,7 @@ __all__ = [
     "warp_cases",
     "wgmma",
     "wgmma_cases",
+    "width_cases",
 ]
 
 
@@ -70,7 +72,7 @@ def all_cases() -> list[Case]:
     """Every case of the golden file; names are unique."""
     families = (
         copy_cases, form_cases, wgmma_cases, shape_cases, element_cases, warp_cases, lane_cases, cluster_cases,
-        product_cases, proxy_cases,
+        product_cases, proxy_cases, width_cases,
     )  # fmt: skip
     cases = [case for family in families for case in family()]
     assert len({case.name for case in cases}) == len(cases)

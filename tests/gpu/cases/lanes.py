@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.gpu.cases.lines import more_lines
 from tests.gpu.cases.model import Case
 from tests.gpu.cases.ptx import cell_space, kernel_name, one_instruction, out_bytes, results
 
@@ -121,7 +122,8 @@ def bound_of(instruction: str) -> Bound | None:
 
 def nan_type(instruction: str) -> str:
     """Return the type of the floats that an instruction computes, without `x2`; empty where it only moves bits."""
-    name, *modifiers = instruction.split()[0].split(".")
+    updates = (statement for statement in instruction.split("; ") if statement.startswith(("atom.", "red.")))
+    name, *modifiers = next(updates, instruction).split()[0].split(".")
     moves = ("ld", "st", "selp", "slct", "copysign", "testp", "setp", "shfl", "match")
     types = [
         m.removesuffix("x2") for m in modifiers if re.fullmatch(r"[usb]\d+|(?:bf16|f16)(?:x2)?|t?f\d+|e\dm\dx2", m)
@@ -131,10 +133,11 @@ def nan_type(instruction: str) -> str:
 
 
 def lane_cases() -> Iterator[Case]:
-    """One case per form, in the order of the table."""
-    for instruction in (*accepted(), *MORE):
+    """One case per form, in the order of the table, then one per line of `lines`."""
+    first = dict.fromkeys((*accepted(), *MORE))
+    for instruction in {**first, **dict.fromkeys(more_lines())}:
         approximate = bound_of(instruction) is not None
-        threads = FEW_THREADS if approximate else THREADS
+        threads = FEW_THREADS if approximate or instruction not in first else THREADS
         if instruction.split(".")[0] in ("shfl", "vote", "match", "redux"):
             threads = 128
         if cell_space(instruction):

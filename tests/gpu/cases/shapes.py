@@ -31,7 +31,7 @@ def shape_cases() -> Iterator[Case]:
                 yield with_kernel(case, f"m64n{width}k16.{TYPES[types]}", registers)
 
 
-def with_kernel(case: Case, form: str, registers: int, *, in_registers: bool = False) -> Case:
+def with_kernel(case: Case, form: str, registers: int, *, in_registers: bool = False, b_major: int = 0) -> Case:
     """Return the case with the PTX of its kernel: as `run_wgmma` of `conformance/wgmma.cuh` has it, for one step.
 
     `form` is shape, `.satfinite` and types, such as `m64n8k16.f32.bf16.bf16`; only elements of 16 bits have a choice of
@@ -60,7 +60,7 @@ def with_kernel(case: Case, form: str, registers: int, *, in_registers: bool = F
     lines += ["setp.ne.u32 scale, keep, 0;", "wgmma.fence.sync.aligned;"]
     matrix_a = "{w0, w1, w2, w3}" if in_registers else "a"
     signs = "" if result == "s32" else ", 1, 1"
-    majors = "" if elements not in ("f16", "bf16") else ", 0" if in_registers else ", 0, 0"
+    majors = "" if elements not in ("f16", "bf16") else f", {b_major}" if in_registers else f", 0, {b_major}"
     operands = f"{{{', '.join(accumulators)}}}, {matrix_a}, b, scale{signs}{majors}"
     lines += [f"wgmma.mma_async.sync.aligned.{form} {operands};"]
     lines += ["wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 0;", "add.u64 out, out, place;"]

@@ -47,12 +47,41 @@ COVERED += (
     "add",
 )
 COVERED += ("sub", "min", "max", "set", "setp", "shfl", "vote", "match", "prmt", "lop3", "bfe", "bfi", "shf", "dp4a")
-COVERED += ("fence", "membar", "griddepcontrol", "setmaxnreg", "mapa", "getctarank")
+COVERED += ("fence", "membar", "griddepcontrol", "setmaxnreg", "mapa", "getctarank", "ld", "ldu", "st", "prefetch")
+COVERED += (
+    "prefetchu",
+    "applypriority",
+    "createpolicy",
+    "nanosleep",
+    "pmevent",
+    "addc",
+    "subc",
+    "mad",
+    "madc",
+    "mad24",
+)
+COVERED += (
+    "sad",
+    "rem",
+    "abs",
+    "neg",
+    "selp",
+    "slct",
+    "testp",
+    "copysign",
+    "not",
+    "cnot",
+    "shl",
+    "shr",
+    "brev",
+    "bfind",
+)
+COVERED += ("clz", "popc", "and", "or", "xor")
 ELSEWHERE = re.compile(
-    r"createpolicy|cp\.async\.bulk\.prefetch\.L2\.global\.L2::cache_hint"  # policies and hints move nothing
+    r"^createpolicy\.cvt"  # of a property that only CUDA's own headers make
+    r"|^prefetch\.(?:const|param)\.tensormap$"  # the opaque map lies in neither, but in a parameter that has an address
     r"|\.f32x2$|^cvt.*(?:e2m1x2|e2m3x2|ue8m0x2)|swizzle_atomicity"  # of sm_100
     r"|^cvt\.rs|^redux.*\.f32$|^(?:ld|st)matrix.*\.b8|tile::(?:gather|scatter)4"
-    r"|^max\{\.ftz\}\{\.NaN\}\.f32$"  # as min, which has one
     r"|^bar\.warp\.sync$|^(?:bar|barrier).*(?:red\.popc|arrive)"  # by their other spelling
 )
 
