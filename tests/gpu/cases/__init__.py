@@ -11,6 +11,7 @@ addition. Approximate functions: see `lanes`.
 """
 
 from tests.gpu.cases.cluster import cluster_cases
+from tests.gpu.cases.control import control_cases
 from tests.gpu.cases.copies import copy_cases, load, store
 from tests.gpu.cases.elements import element_cases
 from tests.gpu.cases.forms import form_cases
@@ -18,6 +19,7 @@ from tests.gpu.cases.lanes import lane_cases
 from tests.gpu.cases.model import DATA_TYPES, FILLS, SWIZZLES, Case, Map
 from tests.gpu.cases.products import product_cases
 from tests.gpu.cases.proxies import proxy_cases
+from tests.gpu.cases.reductions import reduction_cases
 from tests.gpu.cases.shapes import shape_cases
 from tests.gpu.cases.values import SPREADS, random_bytes, spread_words
 from tests.gpu.cases.warp import MMA_FORMS, mma, warp_cases
@@ -47,6 +49,7 @@ __all__ = [
     "accumulation_rows",
     "all_cases",
     "cluster_cases",
+    "control_cases",
     "copy_cases",
     "dense",
     "descriptor",
@@ -58,6 +61,7 @@ __all__ = [
     "product_cases",
     "proxy_cases",
     "random_bytes",
+    "reduction_cases",
     "shape_cases",
     "spread_words",
     "store",
@@ -72,7 +76,8 @@ def all_cases() -> list[Case]:
     """Every case of the golden file; names are unique."""
     families = (
         copy_cases, form_cases, wgmma_cases, shape_cases, element_cases, warp_cases, lane_cases, cluster_cases,
-        product_cases, proxy_cases, width_cases,
+        product_cases, proxy_cases, width_cases, control_cases,
+        reduction_cases,
     )  # fmt: skip
     cases = [case for family in families for case in family()]
     assert len({case.name for case in cases}) == len(cases)

@@ -47,7 +47,7 @@ def _floats(kind: str, size_bytes: int, seed: int) -> bytes:
     return b"".join(halves)
 
 
-def _values(kind: str, size_bytes: int, seed: int) -> bytes:
+def reduced_values(kind: str, size_bytes: int, seed: int) -> bytes:
     return (
         _floats(kind, size_bytes, seed) if kind in ("f16", "bf16", "f32", "f64") else random_bytes(2 * size_bytes, seed)
     )
@@ -58,14 +58,16 @@ def cluster_cases() -> Iterator[Case]:
     size = 2048
     for number, (op, kind) in enumerate(GLOBAL):
         nan = kind if kind in ("f16", "bf16", "f32", "f64") else ""
-        yield Case(f"reduce/bulk/{op}/{kind}", f"bulk_reduce_{op}_{kind}", 128, _values(kind, size, 50 + number), size,
-                   (size,), nan_type=nan)  # fmt: skip
+        data = reduced_values(kind, size, 50 + number)
+        yield Case(f"reduce/bulk/{op}/{kind}", f"bulk_reduce_{op}_{kind}", 128, data, size, (size,), nan_type=nan)
     for number, (op, kind) in enumerate(TENSOR):
         nan = NAN_TYPES.get(kind, "")
         m = Map((0, 0), (0, 0), type=kind, over="out")
         inner = 64 // m.element_bytes
         m = Map((inner * 2, 16), (inner, 16), type=kind, over="out")
-        values = _values(nan, m.tensor_bytes, 70 + number) if nan else random_bytes(2 * m.tensor_bytes, 70 + number)
+        values = (
+            reduced_values(nan, m.tensor_bytes, 70 + number) if nan else random_bytes(2 * m.tensor_bytes, 70 + number)
+        )
         yield Case(f"reduce/tensor/{op}/{kind}", f"tensor_reduce_{op}", 128, values, m.tensor_bytes,
                    (m.tensor_bytes, inner // 2, 3), map=m, nan_type=nan)  # fmt: skip
     for kind in ("FLOAT32", "FLOAT32_FTZ"):

@@ -156,6 +156,19 @@ MEMORY = (
     "st.shared.v4.{b8,s16} [a32], {xh0, xh1, xh2, xh3}",
     "st.shared.v2.{b64,f64} [a32], {xd0, xd1}",
 )
+FENCED = (
+    *(
+        f"st.global.u32 [a64], b32; {fence}; ld.global.u32 v0, [a64]"
+        for fence in (
+            *alternatives("fence.{sc,acq_rel}.{cta,cluster,gpu,sys}"),
+            *alternatives("fence.{acquire,release}.{cta,cluster,gpu,sys}"),
+            *alternatives("membar.{cta,gl,sys}"),
+            "fence.proxy.async",
+            "fence.proxy.tensormap::generic.release.cta",
+        )
+    ),
+)
+"""A word that goes through a fence, of every order and scope."""
 WIDE = (
     ".reg .b128 q; ld.global.b128 q, [a64]; mov.b128 {vd0, vd1}, q",
     ".reg .b128 q; mov.b128 q, {b64, c64}; st.global.b128 [a64], q",
@@ -274,6 +287,14 @@ def _chains() -> Iterator[str]:
 
 
 CHAINS = tuple(_chains())
+MIXED = (
+    "sub.cc.u32 d32, a32, b32; addc.u32 d232, c32, e32",
+    "add.cc.u32 d32, a32, b32; subc.u32 d232, c32, e32",
+    "sub.cc.u64 d64, a64, b64; addc.u64 d264, c64, e64",
+    "mad.lo.cc.u32 d32, a32, b32, c32; subc.u32 d232, a32, e32",
+    "sub.cc.s32 d32, a32, b32; madc.lo.s32 d232, a32, c32, e32",
+)
+"""A borrow that is taken for a carry, and the other way round: the ISA has one flag for both."""
 
 
 def more_lines() -> Iterator[str]:
@@ -282,4 +303,4 @@ def more_lines() -> Iterator[str]:
         yield from expanded(pattern)
     for pattern in HINTS:
         yield from expanded(pattern) if ";" not in pattern else (pattern,)
-    yield from (*WIDE, *ONLY, *CHAINS)
+    yield from (*FENCED, *WIDE, *ONLY, *CHAINS, *MIXED)

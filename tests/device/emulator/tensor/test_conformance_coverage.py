@@ -76,7 +76,7 @@ COVERED += (
     "brev",
     "bfind",
 )
-COVERED += ("clz", "popc", "and", "or", "xor")
+COVERED += ("clz", "popc", "and", "or", "xor", "bra", "brx", "call", "ret", "exit", "trap", "brkpt", "activemask")
 ELSEWHERE = re.compile(
     r"^createpolicy\.cvt"  # of a property that only CUDA's own headers make
     r"|^prefetch\.(?:const|param)\.tensormap$"  # the opaque map lies in neither, but in a parameter that has an address

@@ -20,12 +20,14 @@ from tests.gpu.cases import (
     Case,
     all_cases,
     cluster_cases,
+    control_cases,
     copy_cases,
     element_cases,
     form_cases,
     lane_cases,
     product_cases,
     proxy_cases,
+    reduction_cases,
     shape_cases,
     warp_cases,
     wgmma_cases,
@@ -98,6 +100,16 @@ def test_later_products_and_rewritten_maps(conformance: Kernels, case: Case) -> 
 
 @replayed(cluster_cases)
 def test_clusters_and_reductions(conformance: Kernels, case: Case) -> None:
+    agrees(conformance, case)
+
+
+@replayed(reduction_cases)
+def test_tensor_reductions_of_every_rank(conformance: Kernels, case: Case) -> None:
+    agrees(conformance, case)
+
+
+@replayed(control_cases)
+def test_control_flow(conformance: Kernels, case: Case) -> None:
     agrees(conformance, case)
 
 
