@@ -14,8 +14,10 @@ from tests.gpu.cases.cluster import cluster_cases
 from tests.gpu.cases.control import control_cases
 from tests.gpu.cases.copies import copy_cases, load, store
 from tests.gpu.cases.elements import element_cases
+from tests.gpu.cases.exchanges import exchange_cases
 from tests.gpu.cases.forms import form_cases
 from tests.gpu.cases.lanes import lane_cases
+from tests.gpu.cases.maps import map_edit_cases
 from tests.gpu.cases.model import DATA_TYPES, FILLS, SWIZZLES, Case, Map
 from tests.gpu.cases.products import product_cases
 from tests.gpu.cases.proxies import proxy_cases
@@ -54,9 +56,11 @@ __all__ = [
     "dense",
     "descriptor",
     "element_cases",
+    "exchange_cases",
     "form_cases",
     "lane_cases",
     "load",
+    "map_edit_cases",
     "mma",
     "product_cases",
     "proxy_cases",
@@ -76,8 +80,8 @@ def all_cases() -> list[Case]:
     """Every case of the golden file; names are unique."""
     families = (
         copy_cases, form_cases, wgmma_cases, shape_cases, element_cases, warp_cases, lane_cases, cluster_cases,
-        product_cases, proxy_cases, width_cases, control_cases,
-        reduction_cases,
+        product_cases, proxy_cases, width_cases, control_cases, reduction_cases, map_edit_cases,
+        exchange_cases,
     )  # fmt: skip
     cases = [case for family in families for case in family()]
     assert len({case.name for case in cases}) == len(cases)

@@ -130,6 +130,8 @@ MEMORY = (
     "atom.global.cas.{b16,b32,b64} d#, [a64], b#, c#",
     "atom.shared::cta.cas.{b16,b32,b64} d#, [a32], b#, c#",
     f"red.global.{UPDATES}{HALVES} [a64], b#",
+    f"atom.shared::cluster.{UPDATES},exch.b32,exch.b64}} d#, [a32], b#",
+    f"red.relaxed.cluster.shared::cluster.{UPDATES}}} [a32], b#",
     f"red.shared.{UPDATES}{HALVES} [a32], b#",
     f"atom.{ORDERS}.{SCOPES}.global.add.u32 d#, [a64], b#",
     f"atom.{ORDERS}.cta.shared.max.u64 d#, [a32], b#",

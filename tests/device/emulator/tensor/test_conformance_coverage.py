@@ -79,7 +79,7 @@ COVERED += (
 COVERED += ("clz", "popc", "and", "or", "xor", "bra", "brx", "call", "ret", "exit", "trap", "brkpt", "activemask")
 ELSEWHERE = re.compile(
     r"^createpolicy\.cvt"  # of a property that only CUDA's own headers make
-    r"|^prefetch\.(?:const|param)\.tensormap$"  # the opaque map lies in neither, but in a parameter that has an address
+    r"|^prefetch\.const\.tensormap$"  # no kernel's map lies there
     r"|\.f32x2$|^cvt.*(?:e2m1x2|e2m3x2|ue8m0x2)|swizzle_atomicity"  # of sm_100
     r"|^cvt\.rs|^redux.*\.f32$|^(?:ld|st)matrix.*\.b8|tile::(?:gather|scatter)4"
     r"|^bar\.warp\.sync$|^(?:bar|barrier).*(?:red\.popc|arrive)"  # by their other spelling

@@ -23,8 +23,10 @@ from tests.gpu.cases import (
     control_cases,
     copy_cases,
     element_cases,
+    exchange_cases,
     form_cases,
     lane_cases,
+    map_edit_cases,
     product_cases,
     proxy_cases,
     reduction_cases,
@@ -105,6 +107,16 @@ def test_clusters_and_reductions(conformance: Kernels, case: Case) -> None:
 
 @replayed(reduction_cases)
 def test_tensor_reductions_of_every_rank(conformance: Kernels, case: Case) -> None:
+    agrees(conformance, case)
+
+
+@replayed(map_edit_cases)
+def test_tensor_maps_that_kernels_rewrite(conformance: Kernels, case: Case) -> None:
+    agrees(conformance, case)
+
+
+@replayed(exchange_cases)
+def test_exchanges_between_two_ctas(conformance: Kernels, case: Case) -> None:
     agrees(conformance, case)
 
 
