@@ -136,7 +136,7 @@ def _dot(op: str, multiply_adds: int) -> Builder:
 
 
 def _carry_rules() -> None:
-    wide = types("u32", "s32", "u64", "s64", "b32", "b64")
+    wide = types("u32", "s32", "u64", "s64")
     out = Slot("cc", {"cc": {"flags": FLAG["F_CC_OUT"]}}, required=False)
     must = Slot("cc", {"cc": {"flags": FLAG["F_CC_OUT"]}})
     for op, plain, chained in (("ADD", "add", "addc"), ("SUB", "sub", "subc")):
