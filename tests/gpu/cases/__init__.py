@@ -23,6 +23,7 @@ from tests.gpu.cases.products import product_cases
 from tests.gpu.cases.proxies import proxy_cases
 from tests.gpu.cases.reductions import reduction_cases
 from tests.gpu.cases.shapes import shape_cases
+from tests.gpu.cases.spellings import spelling_cases
 from tests.gpu.cases.values import SPREADS, random_bytes, spread_words
 from tests.gpu.cases.warp import MMA_FORMS, mma, warp_cases
 from tests.gpu.cases.wgmma import (
@@ -67,6 +68,7 @@ __all__ = [
     "random_bytes",
     "reduction_cases",
     "shape_cases",
+    "spelling_cases",
     "spread_words",
     "store",
     "warp_cases",
@@ -81,7 +83,7 @@ def all_cases() -> list[Case]:
     families = (
         copy_cases, form_cases, wgmma_cases, shape_cases, element_cases, warp_cases, lane_cases, cluster_cases,
         product_cases, proxy_cases, width_cases, control_cases, reduction_cases, map_edit_cases,
-        exchange_cases,
+        exchange_cases, spelling_cases,
     )  # fmt: skip
     cases = [case for family in families for case in family()]
     assert len({case.name for case in cases}) == len(cases)

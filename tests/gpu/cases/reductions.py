@@ -29,7 +29,7 @@ ld.global.v4.u32 {{w0, w1, w2, w3}}, [at]; add.u32 cell, image, step; st.shared.
 add.u32 step, step, 2048; bra COPY;
 READY: membar.gl; fence.proxy.async; bar.sync 0;
 {policy}
-@first cp.reduce.async.bulk.tensor.{form} [map, {{{slots}}}], [image]{hint};
+@first {issue};
 @first cp.async.bulk.commit_group; @first cp.async.bulk.wait_group 0;
 ret;
 }}
@@ -65,6 +65,11 @@ OPEN = (
     "xor.FLOAT32",
 )  # fmt: skip
 """Pairs of operation and type that PTX ISA 9.7.9.25.5.3 does not list: what hardware does with them."""
+HINTED = (
+    "add.u64", "add.f32", "add.noftz.f16", "min.s64", "max.u32", "inc.u32", "dec.u32", "and.b64", "or.b32", "xor.b64",
+    "min.bf16", "max.f16",
+)  # fmt: skip
+"""Bulk reductions without a tensor, with a cache policy."""
 
 
 def reduction_cases() -> Iterator[Case]:
@@ -80,6 +85,8 @@ def reduction_cases() -> Iterator[Case]:
         for number, operation in enumerate(operations[:3]):
             yield _case(rank, operation, CLIPPED[rank], 300 + 20 * rank + number, label="/clip")
         yield _case(rank, operations[0], PLACES[rank], 400 + rank, swizzle=_swizzle(rank, "128B"), label="/hint")
+    for number, form in enumerate(HINTED):
+        yield _hinted(form, 460 + number)
     for number, operation in enumerate((*FLAT, *OPEN)):
         op, kind = operation.split(".")
         inner = 64 // ELEMENT_BYTES[kind]
@@ -93,6 +100,17 @@ def reduction_cases() -> Iterator[Case]:
 def _swizzle(rank: int, swizzle: str) -> str:
     """Return the swizzle; one line alone has none."""
     return swizzle if rank > 1 else "NONE"
+
+
+def _hinted(form: str, seed: int) -> Case:
+    """A bulk reduction of 2048 bytes into the output."""
+    kernel, kind, size = f"bulk_reduce_{form.replace('.', '_')}_hint", form.split(".")[-1], 2048
+    bulk = f"cp.reduce.async.bulk.global.shared::cta.bulk_group.L2::cache_hint.{form} [out], [image], bytes, policy"
+    text = HEAD.format(name=kernel, coordinates="", policy=POLICY, issue=bulk)
+    floating = kind if kind in NAN_TYPES.values() else ""
+    data = reduced_values(floating, size, seed) if floating else random_bytes(2 * size, seed)
+    name = f"reduce/hint/{form.split('.')[0]}/{kind}"
+    return Case(name, kernel, 128, data, size, (size,), nan_type=floating, ptx=text)
 
 
 def _values(kind: str, size: int, seed: int) -> bytes:
@@ -112,9 +130,9 @@ def _case(
         name=kernel,
         coordinates=" ".join(f"ld.param.u32 c{i}, [params+{156 + 4 * i}];" for i in range(rank)),
         policy=POLICY if hint else "",
-        form=f"{rank}d.global.shared::cta.{op}.tile.bulk_group{'.L2::cache_hint' if hint else ''}",
-        slots=", ".join(f"c{i}" for i in range(rank)),
-        hint=", policy" if hint else "",
+        issue=f"cp.reduce.async.bulk.tensor.{rank}d.global.shared::cta.{op}.tile.bulk_group"
+        f"{'.L2::cache_hint' if hint else ''} [map, {{{', '.join(f'c{i}' for i in range(rank))}}}], [image]"
+        f"{', policy' if hint else ''}",
     )
     args = (m.tensor_bytes, place[0] * inner // 2, *place[1:])
     return Case(f"reduce/{rank}d/{op}/{kind}{label}", kernel, 128, _values(kind, m.tensor_bytes, seed), m.tensor_bytes,

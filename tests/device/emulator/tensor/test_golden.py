@@ -31,6 +31,7 @@ from tests.gpu.cases import (
     proxy_cases,
     reduction_cases,
     shape_cases,
+    spelling_cases,
     warp_cases,
     wgmma_cases,
     width_cases,
@@ -117,6 +118,11 @@ def test_tensor_maps_that_kernels_rewrite(conformance: Kernels, case: Case) -> N
 
 @replayed(exchange_cases)
 def test_exchanges_between_two_ctas(conformance: Kernels, case: Case) -> None:
+    agrees(conformance, case)
+
+
+@replayed(spelling_cases)
+def test_barriers_and_prefetches_by_other_names(conformance: Kernels, case: Case) -> None:
     agrees(conformance, case)
 
 

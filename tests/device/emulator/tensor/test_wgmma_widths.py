@@ -33,14 +33,31 @@ def numeric(elements: NDArray[np.uint16], kind: str) -> NDArray[np.float64]:
     return reference.as_float(elements.view(np.uint32) if kind == "tf32" else elements, kind)
 
 
+VALUES = {2: ((2, 2, 2), (64, 8, 512)), 1: ((4, 2, 2), (64, 8, 1024)), 4: ((2, 2), (8, 256))}
+"""Of a thread, by bytes of an element: shape and stride of its elements of A (PTX ISA 9.7.15.5.1.1)."""
+
+
+def in_rows(fragments: NDArray[np.uint8], kind: str) -> NDArray[np.uint16]:
+    """Rows of 32 bytes of A, from the registers of 128 threads."""
+    size = {"f16": 2, "tf32": 4}.get(kind, 1)
+    places = reference.thread_values(((4, 8, 4), (64 * 4 // size, 1, 16)), VALUES[size], 64)
+    a = np.empty((64, 32 // size, size), np.uint8)
+    a[places] = fragments.reshape(128, -1, size)
+    return a.reshape(64, 32).view(np.uint16)
+
+
 def parts(case: Case) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """A [64, k], B [n, k] and the accumulators in fragments."""
     form = case.name.split("/")[2].split(".")
     n = width_of(case)
     memory = np.frombuffer(case.input, np.uint8)
     word: Any = np.uint16 if form[1] == "f16" else np.uint32
-    before = reference.as_float(memory[IMAGE:].view(word).reshape(128, n // 2), form[1])
-    a = numeric(reference.operand(memory, case.wide[0], 64, mn_major=False), form[2])
+    size = 128 * n // 2 * word().nbytes
+    before = reference.as_float(memory[IMAGE:][:size].view(word).reshape(128, n // 2), form[1])
+    if case.name.endswith("/registers"):
+        a = numeric(in_rows(memory[IMAGE + size :], form[2]), form[2])
+    else:
+        a = numeric(reference.operand(memory, case.wide[0], 64, mn_major=False), form[2])
     b = numeric(reference.operand(memory, case.wide[1], n, mn_major="/mn/" in case.name), form[3])
     return a, b, before
 

@@ -1,0 +1,28 @@
+"""Cases of barriers and prefetches by other names against what each step must show, whatever a GPU has recorded."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.device.emulator.tensor.harness import SCHEDULES, Kernels, succeeded
+from tests.gpu.cases import spelling_cases
+from tests.gpu.cases.spellings import SHAPES, STEPS
+
+CASES = {case.name.partition("/")[2]: case for case in spelling_cases()}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_steps_show_pending_arrivals_and_phases(conformance: Kernels, schedule: str) -> None:
+    run = conformance.run(CASES["mbarrier"], schedule)
+    assert succeeded(run) and not run.codes(severity=1), run.records
+    want = [shows for _, shows in STEPS if shows >= 0]
+    assert run.output.view(np.uint32)[: len(want)].tolist() == want
+
+
+@pytest.mark.parametrize("rank", SHAPES)
+def test_prefetched_data_is_what_it_was(conformance: Kernels, rank: int) -> None:
+    case = CASES[f"prefetch/{rank}d"]
+    run = conformance.run(case)
+    assert succeeded(run) and not run.codes(severity=1), run.records
+    assert run.output.tobytes() == case.input[: case.out_bytes]
