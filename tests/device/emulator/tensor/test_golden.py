@@ -161,7 +161,7 @@ def agrees(conformance: Kernels, case: Case) -> None:
 def test_the_file_names_the_gpu_and_holds_nothing_else() -> None:
     assert "H200" in ABOUT["device"]
     assert set(ABOUT["status"]) <= {case.name for case in all_cases()}
-    assert GOLDEN.stat().st_size < 1000 * 1024
+    assert GOLDEN.stat().st_size < 1200 * 1024
 
 
 def test_everything_that_is_measured_is_replayed() -> None:
