@@ -1,4 +1,4 @@
-"""Barriers in shared memory by the orders, scopes and state spaces that `forms` leaves out; prefetches of boxes.
+"""Barriers, prefetches and wmma by the orders, scopes and state spaces that `forms` and `products` leave out.
 
 Each kernel is PTX that is written here.
 """
@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tests.gpu.cases.model import Case, Map
+from tests.gpu.cases.products import product_cases
 from tests.gpu.cases.values import random_bytes
 
 HEAD = """.visible .entry {name}(.param .align 128 .b8 params[256])
@@ -59,8 +61,36 @@ createpolicy.fractional.L2::evict_first.b64 policy, 0f3F800000; ld.param.u64 in,
 mad.wide.u32 at, tid, 16, in; ld.global.v4.u32 {{words0, words1, words2, words3}}, [at];
 mad.wide.u32 at, tid, 16, out; st.global.v4.u32 [at], {{words0, words1, words2, words3}};"""
 
+SHARED = ("f16/normal", "f16_half/normal", "f16_m8/wide", "bf16_m32/normal", "tf32/wide", "s8", "u8_m8", "f64")
+"""Cases of wmma of `products` that have a twin in shared memory."""
+RESULT_AT = 4096
+TO_SHARED = """.shared .align 128 .b8 tile[8192]; .reg .b64 image, step, last; .reg .pred more;
+mov.u64 image, tile; mul.wide.u32 step, tid, 4; mov.u64 last, {bytes};
+COPY: add.u64 at, in, step; ld.global.u32 word, [at]; add.u64 at, image, step; st.shared.u32 [at], word;
+add.u64 step, step, 128; setp.lt.u64 more, step, last; @more bra COPY;
+bar.warp.sync -1;
+"""
+FROM_SHARED = """bar.warp.sync -1; mul.wide.u32 step, tid, 4; mov.u64 last, {bytes};
+BACK: add.u64 at, image, step; ld.shared.u32 word, [at+{from_}]; add.u64 at, out, step; st.global.u32 [at], word;
+add.u64 step, step, 128; setp.lt.u64 more, step, last; @more bra BACK;
+"""
+
+
+def in_shared(case: Case) -> Case:
+    """Return the case with its matrices in shared memory."""
+    kernel = f"{case.kernel}_shared"
+    text = case.ptx.replace(case.kernel, kernel).replace("add.u64 from, in,", "add.u64 from, image,")
+    head, load, rest = text.partition("add.u64 from, image,")
+    work = (load + rest).replace(".global.", ".shared::cta.").replace("[out]", f"[image+{RESULT_AT}]")
+    work = work.replace("ret;", FROM_SHARED.format(bytes=case.out_bytes, from_=RESULT_AT) + "ret;")
+    text = head + TO_SHARED.format(bytes=len(case.input)) + work
+    return replace(case, name=f"spelling/{case.name}", kernel=kernel, ptx=text)
+
 
 def spelling_cases() -> Iterator[Case]:
+    wmma = {case.name: case for case in product_cases()}
+    for name in SHARED:
+        yield in_shared(wmma[f"wmma/{name}"])
     lines = ["@!first bra DONE;"]
     for number, (step, shows) in enumerate(STEPS):
         at = 4 * sum(1 for _, other in STEPS[:number] if other >= 0)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.device.emulator.tensor.harness import SCHEDULES, Kernels, succeeded
-from tests.gpu.cases import spelling_cases
-from tests.gpu.cases.spellings import SHAPES, STEPS
+from tests.gpu.cases import product_cases, spelling_cases
+from tests.gpu.cases.spellings import SHAPES, SHARED, STEPS
 
 CASES = {case.name.partition("/")[2]: case for case in spelling_cases()}
 
@@ -26,3 +26,13 @@ def test_prefetched_data_is_what_it_was(conformance: Kernels, rank: int) -> None
     run = conformance.run(case)
     assert succeeded(run) and not run.codes(severity=1), run.records
     assert run.output.tobytes() == case.input[: case.out_bytes]
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_matrices_in_shared_memory_give_what_those_in_global_memory_give(conformance: Kernels, name: str) -> None:
+    """An H200 has said what that is (`test_golden.py`)."""
+    twin, case = next(c for c in product_cases() if c.name == f"wmma/{name}"), CASES[f"wmma/{name}"]
+    run, other = conformance.run(case), conformance.run(twin)
+    assert succeeded(run) and not run.codes(severity=1), run.records
+    assert ".shared::cta." in case.ptx and ".shared" not in twin.ptx
+    np.testing.assert_array_equal(run.output, other.output)
