@@ -21,12 +21,21 @@ Mbar* barrier_in(Cta& cta, Warp& warp, const Inst& inst, int lane, const Cta& wh
 
 std::vector<CopyTarget> copy_targets(Cta& cta, Warp& warp, const Inst& inst, int lane, uint64_t shared, uint64_t mbar,
                                      bool multicast, uint32_t mask, int64_t group, uint64_t& offset) {
-  if (!multicast && (!cta.cluster || mods_space(inst.mods) == S_SHARED)) {
+  const bool stays = !multicast && mods_space(inst.mods) == S_SHARED;  // in the executing CTA, wherever the signal goes
+  if (!multicast && (!cta.cluster || (stays && group != 2))) {
     offset = cta.own(shared);
     Mbar* own = cta.mbar_at(warp, inst, lane, cta.own(mbar));
     return own ? std::vector<CopyTarget>{{&cta, own}} : std::vector<CopyTarget>{};
   }
-  const SharedPlace to = locate(cta, shared), signal = locate(cta, mbar);
+  if (stays && cta.own(shared) >> RANK_SHIFT) {
+    cta.fault(warp, inst, lane, "memory.out_of_bounds",
+              "the destination of a copy to .shared::cta, shared 0x%llx, lies in CTA %llu of the cluster: it must lie in the "
+              "CTA that executes the copy, %u",
+              static_cast<unsigned long long>(shared & 0xffff'ffff),
+              static_cast<unsigned long long>((shared & 0xffff'ffff) >> RANK_SHIFT), cta.rank);
+    return {};
+  }
+  const SharedPlace to = stays ? SharedPlace{&cta, cta.own(shared)} : locate(cta, shared), signal = locate(cta, mbar);
   offset = to.offset;
   if (!to.owner) return refuse_place(cta, warp, inst, lane, "destination", shared), std::vector<CopyTarget>{};
   if (!signal.owner) return refuse_place(cta, warp, inst, lane, "mbarrier", mbar), std::vector<CopyTarget>{};

@@ -7,7 +7,7 @@ import pytest
 
 from ptxgym.device.emulator.tensor_map import pack
 from ptxgym.plan.model import BufferRef, TensorMap
-from tests.device.emulator.tcgen05.harness import IN, SCHEDULES, dump, fill, run
+from tests.device.emulator.tcgen05.harness import IN, SCHEDULES, Run, dump, fill, run
 from tests.device.emulator.tcgen05.operands import K, Layout, bf16, instruction, layouts, small_integers
 from tests.device.emulator.tcgen05.pair import (
     AFTER,
@@ -247,15 +247,15 @@ def test_commit_without_a_mask_signals_one_barrier_even_of_another_cta() -> None
 # ---- TMA of a pair
 
 
-def tensor_map(rows: int) -> bytes:
-    """[rows, 64] BF16 elements of the input, in boxes of 64 × 64, 128-byte swizzle."""
+def tensor_map(rows: int, box_rows: int = 64) -> bytes:
+    """[rows, 64] BF16 elements of the input, in boxes of 64 × 64 (or fewer rows), 128-byte swizzle."""
     return pack(
         TensorMap(
             data_type="BFLOAT16",
             global_address=BufferRef(buffer="in"),
             global_dim=(64, rows),
             global_strides_bytes=(128,),
-            box_dim=(64, 64),
+            box_dim=(64, box_rows),
             element_strides=(1, 1),
             interleave="NONE",
             swizzle="128B",
@@ -267,26 +267,69 @@ def tensor_map(rows: int) -> bytes:
 
 
 LOAD = "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+LOAD_HERE = LOAD.replace("shared::cluster", "shared::cta")
 BOX = 64 * 128
 """Bytes."""
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_loads_of_both_ctas_count_at_the_barrier_of_the_even_one(schedule: str) -> None:
+SOURCE = np.arange(128 * 64, dtype=np.uint16)
+
+
+def load_of_both(load: str, data: str = "data", schedule: str = "fair") -> Run:
     """Each CTA loads its box; CUTLASS's mask turns the address of its barrier into that of the even CTA."""
     body = ranked(out_bytes=16)
-    body.add("mov.b64 cursor, map;\nand.b32 r3, mbar, 0xFEFFFFFF;\nshl.b32 r0, rank, 6;")
+    body.add("mov.b64 cursor, map;\nand.b32 r3, mbar, 0xFEFFFFFF;\nshl.b32 r0, rank, 6;\nand.b32 r5, data, 0xFEFFFFFF;")
     in_cta(body, 0, f"setp.eq.u32 p, tid, 0;\n@p mbarrier.arrive.expect_tx.shared::cta.b64 _, [mbar], {2 * BOX};")
-    body.add(f"setp.eq.u32 p, tid, 0;\n@p {LOAD}.cta_group::2 [data], [cursor, {{0, r0}}], [r3];")
+    body.add(f"setp.eq.u32 p, tid, 0;\n@p {load} [{data}], [cursor, {{0, r0}}], [r3];")
     in_cta(body, 0, "WAIT:\nmbarrier.try_wait.parity.shared::cta.b64 q, [mbar], 0;\n@!q bra WAIT;")
     cluster_sync(body)
     body.add("ld.shared.u32 r4, [data];\nst.global.u32 [to], r4;")
-    source = np.arange(128 * 64, dtype=np.uint16)
-    done = run(body, source.tobytes(), out_bytes=32, ctas=2, schedule=schedule, tensor_map=tensor_map(128))
+    return run(body, SOURCE.tobytes(), out_bytes=32, ctas=2, schedule=schedule, tensor_map=tensor_map(128))
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("load", [LOAD, LOAD_HERE], ids=["cluster", "cta"])
+def test_loads_of_both_ctas_count_at_the_barrier_of_the_even_one(load: str, schedule: str) -> None:
+    """With .cta_group::2 the barrier may lie in the other CTA of the pair, also where the destination may not."""
+    done = load_of_both(f"{load}.cta_group::2", schedule=schedule)
     assert done.ok, done.codes()
     assert not done.codes()
-    want = source.view(np.uint32).reshape(128, 32)
+    want = SOURCE.view(np.uint32).reshape(128, 32)
     assert done.words(2, 4)[:, 0].tolist() == [want[0, 0], want[64, 0]]
+
+
+@pytest.mark.parametrize(
+    ("load", "data", "says"),
+    [
+        (
+            f"{LOAD_HERE}.cta_group::2",
+            "r5",
+            "lies in CTA 0 of the cluster: it must lie in the CTA that executes the copy, 1",
+        ),
+        (f"{LOAD_HERE}.cta_group::1", "data", "names CTA 0 of the cluster"),
+        (LOAD_HERE, "data", "names CTA 0 of the cluster"),
+    ],
+    ids=["destination", "group of one", "no group"],
+)
+def test_what_a_load_to_its_own_cta_may_not_name(load: str, data: str, says: str) -> None:
+    done = load_of_both(load, data)
+    assert not done.ok
+    assert says in done.message("memory.out_of_bounds"), done.codes(0)
+
+
+def test_rows_gathered_to_the_own_cta_count_at_the_even_one() -> None:
+    rows = tensor_map(128, box_rows=1)
+    body = ranked(out_bytes=16).add("mov.b64 cursor, map;\nand.b32 r3, mbar, 0xFEFFFFFF;\nadd.u32 r0, rank, 40;")
+    in_cta(body, 0, "setp.eq.u32 p, tid, 0;\n@p mbarrier.arrive.expect_tx.shared::cta.b64 _, [mbar], 1024;")
+    load = LOAD_HERE.replace(".tile", ".tile::gather4")
+    body.add(f"setp.eq.u32 p, tid, 0;\n@p {load}.cta_group::2 [data], [cursor, {{0, r0, 1, 2, 3}}], [r3];")
+    in_cta(body, 0, "WAIT:\nmbarrier.try_wait.parity.shared::cta.b64 q, [mbar], 0;\n@!q bra WAIT;")
+    cluster_sync(body).add("ld.shared.u32 r4, [data];\nst.global.u32 [to], r4;")
+    done = run(body, SOURCE.tobytes(), out_bytes=32, ctas=2, tensor_map=rows)
+    assert done.ok, done.message("memory.out_of_bounds")
+    assert not done.codes()
+    want = SOURCE.view(np.uint32).reshape(128, 32)
+    assert done.words(2, 4)[:, 0].tolist() == [want[40, 0], want[41, 0]]
 
 
 @pytest.mark.parametrize("parity", [0, 1])
