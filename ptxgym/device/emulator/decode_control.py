@@ -290,7 +290,12 @@ def _fence_rules() -> None:
     rule("fence", word("proxy", "async", "global"), _proxy("FP_ASYNC_GLOBAL"))
     rule("fence", word("proxy", "async", "shared::cta"), _proxy("FP_ASYNC_SHARED"))
     rule("fence", word("proxy", "async", "shared::cluster"), _proxy("FP_ASYNC_SHARED"))
-    rule("fence", [*word("proxy", "async::generic"), some, restricted, cluster], _proxy("FP_ASYNC_GENERIC"))
+    rule(
+        "fence",
+        [*word("proxy", "async::generic"), some, restricted, cluster],
+        _proxy("FP_ASYNC_GENERIC"),
+        note="orders generic accesses among each other, too",
+    )
     scope = choice("scope", "mods", SCOPE_MODS)
     head = word("proxy", "tensormap::generic")
     imm = FENCE_PROXY["FP_TENSORMAP"]

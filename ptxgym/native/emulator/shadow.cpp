@@ -343,31 +343,42 @@ void ShadowState::acquire_flags(WarpState& w, const FlagRange& range, bool acqui
   if (grew) changed(w);
 }
 
+void ShadowState::acquire_seen(WarpState& w) {
+  if (!w.has_to_acquire) return;
+  w.now.join(w.to_acquire);
+  w.to_acquire.clear();
+  w.has_to_acquire = false;
+}
+
 void ShadowState::fence(Warp& warp, int inst) {
   settle();
   WarpState& w = of(warp);
-  if (w.has_to_acquire) {
-    w.now.join(w.to_acquire);
-    w.to_acquire.clear();
-    w.has_to_acquire = false;
-  }
+  acquire_seen(w);
   if (cta_.grid.order) fence_global(w, cta_.program.kernel.inst[inst]);  // hands on what it has just acquired, too
   w.at_fence = w.now;
   w.fenced = true;
   tick(w);
 }
 
-// fence.proxy.async::generic orders one way only, towards the asynchronous proxy, which is the way that matters here.
+// fence.proxy.async::generic orders one way only, towards the asynchronous proxy, which is the way that matters here. Its
+// .release and .acquire synchronise as those of a fence do (PTX ISA 9.7.13.4), in shared memory alone; that the one
+// wants the other is not looked at, nor that they order generic accesses for the asynchronous proxy only.
 void ShadowState::proxy_fence(Warp& warp, int inst) {
   settle();
   WarpState& w = of(warp);
   const int64_t proxy = cta_.program.kernel.inst[inst].imm;
+  const uint8_t order = mods_order(cta_.program.kernel.inst[inst].mods);
+  if (proxy == FP_ASYNC_GENERIC && order == O_ACQUIRE) acquire_seen(w);
   if (proxy != FP_ASYNC_GLOBAL) {
     w.now.published.join(w.now.seen);
     for (BarrierState& bar : barriers_)
       bar.told_async |= bar.live && w.now.seen.covers(bar.init.component, bar.init.time);
   }
   if (cta_.grid.order && (proxy == FP_ASYNC || proxy == FP_ASYNC_GLOBAL)) show_global(w);
+  if (proxy == FP_ASYNC_GENERIC && order == O_RELEASE) {
+    w.at_fence = w.now;
+    w.fenced = true;
+  }
   tick(w);
 }
 

@@ -291,6 +291,7 @@ class ShadowState final : public Shadow {
   void report_split_barriers();
   void report_not_committed(const Warp&, Async, int lane, const GroupQueue&, Severity);
   void release_flags(WarpState&, const FlagRange&, uint8_t order, bool updates);
+  void acquire_seen(WarpState&);  // what relaxed loads and waits saw released
   void acquire_flags(WarpState&, const FlagRange&, bool acquire);
   void issue_wgmma(Warp&, int inst);
   void report_unwritten(Warp&, int inst);

@@ -300,6 +300,33 @@ def test_which_fences_show_stores_to_bulk_copies(fence: str) -> None:
     assert (done.codes == []) == (fence in PUBLISHING), done.codes
 
 
+RELEASES, ACQUIRES = PUBLISHING[3:]
+
+
+@pytest.mark.parametrize(("release", "acquire", "clean"), [
+    (RELEASES, ACQUIRES, True), ("fence.acq_rel.cluster;", ACQUIRES, True), (RELEASES, "fence.acq_rel.cluster;", True),
+    (RELEASES, "", False), ("", ACQUIRES, False), (ACQUIRES, RELEASES, False),
+])  # fmt: skip
+def test_proxy_fences_release_and_acquire_around_a_relaxed_arrival(release: str, acquire: str, clean: bool) -> None:
+    """Warp 1 uses a buffer and tells thread 0, which has it filled anew by a bulk copy."""
+    body = f"""
+      .shared .align 16 .b8 sm[16]; {init(1)} mov.u32 %r11, sm; setp.eq.u32 %p2, %r0, 32; @%p2 bra USER; @!%p1 bra DONE;
+    EMPTY: mbarrier.try_wait.parity.relaxed.cluster.shared::cta.b64 %p3, [%r10], 0; @!%p3 bra EMPTY; {acquire}
+      mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r10+8], 16;
+      cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r11], [%rd1], 16, [%r10+8];
+    FULL: mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r10+8], 0; @!%p3 bra FULL; bra DONE;
+    USER: st.shared.v2.u64 [%r11], {{%rd0, %rd1}}; ld.shared.u32 %r20, [%r11]; {release}
+      mbarrier.arrive.relaxed.cluster.shared::cta.b64 _, [%r10];
+    DONE:
+    """
+    for schedule in SCHEDULES:
+        done = run(
+            kernel(body), {"out": np.zeros(4, "<u4"), "in": np.zeros(4, "<u4")}, inputs=["in"], block=64, **schedule
+        )
+        assert (done.codes == []) == clean, done.records
+        assert set(done.codes) <= {"async.overwrite", "async.proxy_fence"}, done.codes
+
+
 def test_phases_complete_whatever_comes_last() -> None:
     """An arrival, bytes, or the expectation of bytes that have come before; the sum of tests as measured on an H200."""
 

@@ -115,18 +115,41 @@ def test_mistakes_are_named(old: str, new: str, code: str) -> None:
     assert code in done.codes
 
 
-def test_the_response_to_a_cluster_goes_to_each_of_its_ctas() -> None:
+MEET = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
+RELEASE = "fence.proxy.async::generic.release.sync_restrict::shared::cta.cluster;"
+ACQUIRE = "fence.proxy.async::generic.acquire.sync_restrict::shared::cluster.cluster;"
+MEET_RELAXED = "barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.aligned;"
+
+
+def steal_in_clusters(meet: str) -> str:
+    """Clusters of two; their CTAs meet before the next request, after all have read the response of the last."""
     body = STEAL.replace(
         "@%p1 bra ASKED; mbarrier.arrive.expect_tx.shared::cta.b64 _, [bar], 16;",
         "@%p1 bra ASKED; mbarrier.arrive.expect_tx.shared::cta.b64 _, [bar], 16; mov.u32 %r11, %cluster_ctarank; setp.ne.u32 %p4, %r11, 0; @%p4 bra ASKED;",
     )
     body = body.replace("complete_tx::bytes.b128", "complete_tx::bytes.multicast::cluster::all.b128")
-    body = body.replace("READY: bar.sync 0;", "READY: barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;")
-    body = body.replace(
-        "bar.sync 0; bra WORK;",
-        "mov.u32 %r11, %cluster_ctarank; add.u32 %first, %first, %r11; barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned; bra WORK;",
+    body = body.replace("READY: bar.sync 0;", f"READY: {MEET}")
+    return body.replace(
+        "fence.proxy.async.shared::cta; bar.sync 0; bra WORK;",
+        f"mov.u32 %r11, %cluster_ctarank; add.u32 %first, %first, %r11; {meet} bra WORK;",
     )
+
+
+@pytest.mark.parametrize(
+    "meet",
+    [f"fence.proxy.async.shared::cta; {MEET}", f"{RELEASE} {MEET_RELAXED} {ACQUIRE}"],
+    ids=["release and acquire", "proxy fences"],
+)
+def test_the_response_to_a_cluster_goes_to_each_of_its_ctas(meet: str) -> None:
+    """The second is the ISA's own example (9.7.13.17): a relaxed arrival between proxy fences that release and acquire."""
     for schedule, seed in SCHEDULES:
-        done = steal(body, schedule=schedule, seed=seed, cluster=(2, 1, 1))
+        done = steal(steal_in_clusters(meet), schedule=schedule, seed=seed, cluster=(2, 1, 1))
         assert done.launch.outcome == Outcome.OK and not done.codes, done.records
         assert done.words().tolist() == [i + 1000 for i in range(64 * 24)]
+
+
+@pytest.mark.parametrize("before", ["", ACQUIRE, "fence.proxy.async.shared::cta;"])
+def test_a_relaxed_arrival_without_a_release_does_not_hand_over_who_has_read(before: str) -> None:
+    for schedule, seed in SCHEDULES:
+        done = steal(steal_in_clusters(f"{before} {MEET_RELAXED}"), schedule=schedule, seed=seed, cluster=(2, 1, 1))
+        assert set(done.codes) == {"async.overwrite"}, done.records
