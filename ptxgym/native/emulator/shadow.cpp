@@ -75,6 +75,7 @@ void ShadowState::reset(Cta&) {
   layouts_.clear();
   tmem_.clear();
   commits_.clear();
+  passed_on_.clear();
   for (WarpState& w : warps_) w.component = shared_->components++;
   const uint32_t first_wgmma = shared_->components;
   shared_->components += static_cast<uint32_t>(warpgroups);
@@ -109,7 +110,10 @@ GroupQueue& ShadowState::queue(Warp& warp, Async kind, int lane) {
   if (kind == Async::Wgmma) return w.wgmma;
   if (kind == Async::CpAsync) return w.cp_async;
   const auto [found, fresh] = (kind == Async::Tcgen05 ? w.tcgen05 : w.bulk).try_emplace(lane);
-  if (fresh) found->second.component = shared_->components++;
+  if (fresh) {
+    found->second.component = shared_->components;
+    shared_->components += kind == Async::Tcgen05 ? 1 + IN_ORDER : 1;
+  }
   return found->second;
 }
 

@@ -174,6 +174,7 @@ void ShadowState::report_bytes(const Mbar& bar, const BarrierState& b, const cha
 void ShadowState::finish() {
   settle();
   report_split_barriers();
+  for (const PassedOn& last : passed_on_) report_tcgen05_pending(*last.warp, last.exit, *last.queue);
   const Kernel& kernel = cta_.program.kernel;
   for (int64_t i = 0; i < kernel.ninst; ++i) {
     if (kernel.inst[i].op == OP_MBAR_COMPLETE_TX) return;  // bytes that no copy brings

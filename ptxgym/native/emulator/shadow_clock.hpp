@@ -39,7 +39,8 @@ struct Knowledge {
   Clock seen;       // happens-before
   Clock published;  // generic writes that a fence.proxy.async made visible to the async proxy
   Clock likely;     // `seen`, and order that hardware gives in practice
-  Clock tensor;     // accesses to tensor memory that tcgen05.fence::before_thread_sync or tcgen05.commit handed over
+  Clock tensor;     // accesses to tensor memory that tcgen05.fence::before_thread_sync or tcgen05.commit handed over, also
+                    // those that are handed over in order only (IN_ORDER)
   ForeignRef foreign, foreign_likely;  // `seen` and `likely` of other CTAs
   Clock flushed;                       // what fences of scope .gpu made visible to all: a relaxed store after them releases it
   ForeignRef foreign_flushed;

@@ -146,6 +146,24 @@ void ShadowState::report_early_copy(Warp& warp, const FlyingRegister& reg) {
 
 // ---- exit
 
+void ShadowState::report_pending(const Warp& warp, int exit, const GroupQueue& q, const char* code, Severity severity,
+                                 const char* what, const char* wait, Kind kind) {
+  if (!q.pending()) return;
+  FindingRecord* f = cta_.findings.add(cta_, &warp, -1, code, severity, q.last_inst, exit);
+  if (!f) return;
+  f->say("warp %d exits while the %s of line {@%d} %s", warp.id, what, q.last_inst,
+         q.uncommitted() ? "was neither committed nor waited for" : "was not waited for");
+  f->mend("%s", wait);
+  const Touch issuer{0, q.last_inst, 0, warp.label, kind, 0, 0};
+  describe_pair(*f, issuer, "is still pending", by_warp(warp.label, exit), "exits");
+}
+
+void ShadowState::report_tcgen05_pending(const Warp& warp, int exit, const GroupQueue& q) {
+  report_pending(warp, exit, q, "tcgen05.not_committed", Severity::Warning, "tcgen05 operation",
+                 "tcgen05.commit to an mbarrier after the last tcgen05.mma, cp or shift, and a wait on it.",
+                 Kind::Tcgen05);
+}
+
 void ShadowState::exit(Warp& warp, int inst) {
   settle();
   WarpState& w = of(warp);
@@ -155,24 +173,17 @@ void ShadowState::exit(Warp& warp, int inst) {
     return true;
   };
   const auto pending = [&](const GroupQueue& q, const char* code, Severity severity, const char* what, const char* wait,
-                           Kind kind) {
-    if (!q.pending()) return;
-    FindingRecord* f = cta_.findings.add(cta_, &warp, -1, code, severity, q.last_inst, inst);
-    if (!f) return;
-    f->say("warp %d exits while the %s of line {@%d} %s", warp.id, what, q.last_inst,
-           q.uncommitted() ? "was neither committed nor waited for" : "was not waited for");
-    f->mend("%s", wait);
-    const Touch issuer{0, q.last_inst, 0, warp.label, kind, 0, 0};
-    describe_pair(*f, issuer, "is still pending", by_warp(warp.label, inst), "exits");
-  };
+                           Kind kind) { report_pending(warp, inst, q, code, severity, what, wait, kind); };
   if (!never_committed(w.wgmma, Async::Wgmma, 0))
     pending(w.wgmma, w.wgmma.uncommitted() ? "wgmma.not_committed" : "wgmma.pending_at_exit", Severity::Warning, "wgmma",
             "wgmma.commit_group and wgmma.wait_group 0 before the results are used.", Kind::Wgmma);
   pending(w.cp_async, "cp_async.pending_at_exit", Severity::Note, "cp.async",
           "cp.async.wait_all before the end, or drop the copy.", Kind::CpAsync);
   for (const auto& [lane, q] : w.tcgen05) {
-    pending(q, "tcgen05.not_committed", Severity::Warning, "tcgen05 operation",
-            "tcgen05.commit to an mbarrier after the last tcgen05.mma, cp or shift, and a wait on it.", Kind::Tcgen05);
+    if (q.passed_on == q.issued)
+      passed_on_.push_back({&warp, inst, &q});
+    else
+      report_tcgen05_pending(warp, inst, q);
   }
   // No error: the ISA says nothing of shared memory after an exit, and published kernels end so (fast.cu's matmul 10 to
   // 12 commit their last stores and return).

@@ -25,6 +25,13 @@ struct GroupQueue {
   uint32_t writes = 0;            // component of what they write there, 0: nothing so far that is looked at
   uint32_t written = 0;           // the last operation whose writes are performed
   std::vector<uint32_t> writing;  // last operation of each group that only waits with .read have covered
+  // Of tcgen05.mma, cp and shift:
+  uint32_t passed_on = 0;  // the last operation that a tcgen05.fence::before_thread_sync follows
+  struct Precedent {
+    GroupQueue* queue;
+    uint32_t time;
+  };
+  std::vector<Precedent> precedents;  // operations of other threads that some operation here executes after
 
   void commit() {
     committed = issued;
@@ -48,6 +55,10 @@ struct GroupQueue {
   bool uncommitted() const { return issued > committed; }
   bool pending() const { return issued > std::max(retired, handed_over); }
 };
+
+// Of a component that counts tcgen05.mma, cp and shift of a thread once they are complete: what to add for the one that
+// counts those which are handed over in order, complete or not.
+constexpr uint32_t IN_ORDER = 1;
 
 // A register that wgmma reads or writes until a wait, or that tcgen05.ld writes, or that holds a value computed from one.
 struct FlyingRegister {
@@ -290,6 +301,9 @@ class ShadowState final : public Shadow {
   void unordered(const Warp&, const Touch& earlier, const Touch& now, uint32_t addr, uint32_t bytes, Severity);
   void report_split_barriers();
   void report_not_committed(const Warp&, Async, int lane, const GroupQueue&, Severity);
+  void report_pending(const Warp&, int exit, const GroupQueue&, const char* code, Severity, const char* what,
+                      const char* wait, Kind);
+  void report_tcgen05_pending(const Warp&, int exit, const GroupQueue&);
   void release_flags(WarpState&, const FlagRange&, uint8_t order, bool updates);
   void acquire_seen(WarpState&);  // what relaxed loads and waits saw released
   void acquire_flags(WarpState&, const FlagRange&, bool acquire);
@@ -305,6 +319,8 @@ class ShadowState final : public Shadow {
   void note_lost_sums(Warp&, const Touch& now, int column, int columns, uint32_t lanes);
   bool tmem_ordered(Warp&, const Touch& earlier, uint32_t earlier_shape, const Touch& now, uint32_t shape, int column,
                     uint32_t lane);
+  bool in_pipeline(Warp&, const Touch& earlier, uint32_t earlier_shape, const Touch& now, uint32_t shape, int column);
+  void follow(Warp&, const Touch& earlier, const Touch& now);
   void note_missing_fence_before(Warp&, const Touch& earlier, const Touch& now);
   void report_tmem(Warp&, const Touch& earlier, const Touch& now, int column, uint32_t lane, Severity);
   void report_unseen_commits(Warp&, int inst, const Mbar& awaited);
@@ -323,6 +339,12 @@ class ShadowState final : public Shadow {
   std::unordered_set<uint64_t> layouts_;  // descriptor fields that were found to be sound
   std::vector<TmemCell> tmem_;       // [16 lanes][column], empty until it is used
   std::deque<Knowledge> commits_;    // what the arrival of each tcgen05.commit hands over
+  struct PassedOn {  // by a warp that has exited: a commit of another thread may still cover it
+    const Warp* warp;
+    int exit;
+    const GroupQueue* queue;
+  };
+  std::vector<PassedOn> passed_on_;
   Histories histories_;
   Memo memo_;
   std::vector<Operation> operations_;  // direct-mapped

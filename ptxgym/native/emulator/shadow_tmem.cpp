@@ -35,11 +35,12 @@ Pipeline pipelined(const Inst& earlier, uint32_t earlier_shape, const Inst& now,
   return Pipeline::None;
 }
 
-// Whether a product of the thread that writes now has read what it wrote before: it stands between both.
+// Whether a product has read what a cp or shift wrote before: it stands between that and what writes now, and is
+// looked at by itself.
 bool read_between(const Kernel& kernel, const TmemCell& cell, const Touch& now) {
-  if (!now.write || now.kind != Kind::Tcgen05 || cell.write.component != now.component) return false;
+  if (!now.write || now.kind != Kind::Tcgen05 || cell.write.kind != Kind::Tcgen05) return false;
   return std::any_of(cell.reads.begin(), cell.reads.end(), [&](const Touch& read) {
-    return read.component == now.component && kernel.inst[read.inst].op == OP_TCGEN05_MMA;
+    return kernel.inst[read.inst].op == OP_TCGEN05_MMA;
   });
 }
 
@@ -175,29 +176,55 @@ void ShadowState::tmem_peer_dealloc(Warp& warp, int inst, int column, int column
   }
 }
 
+// Whether two of tcgen05.mma, cp and shift execute in the order of issue; false after a finding.
+bool ShadowState::in_pipeline(Warp& warp, const Touch& earlier, uint32_t earlier_shape, const Touch& now, uint32_t shape,
+                              int column) {
+  const Kernel& kernel = cta_.program.kernel;
+  const bool accumulators = earlier.write && now.write;
+  const Pipeline order = pipelined(kernel.inst[earlier.inst], accumulators ? earlier_shape : shape,
+                                   kernel.inst[now.inst], shape);
+  if (order != Pipeline::None) return true;
+  report_tcgen05_pipeline(warp, earlier, now, column);
+  return false;
+}
+
+// What executes in order is also complete in order: a commit of the later operation tells of the earlier one.
+void ShadowState::follow(Warp& warp, const Touch& earlier, const Touch& now) {
+  GroupQueue& before = of(labelled(earlier.warp)).tcgen05.at(earlier.lane);
+  std::vector<GroupQueue::Precedent>& known = queue(warp, Async::Tcgen05, now.lane).precedents;
+  const auto add = [&](GroupQueue* queue, uint32_t time) {
+    for (GroupQueue::Precedent& one : known) {
+      if (one.queue != queue) continue;
+      one.time = std::max(one.time, time);
+      return;
+    }
+    known.push_back({queue, time});
+  };
+  add(&before, earlier.time);
+  for (const GroupQueue::Precedent& one : before.precedents) add(one.queue, one.time);
+}
+
 // Checks one pair of accesses to a cell; false after a finding, so that one operation makes one.
 bool ShadowState::tmem_ordered(Warp& warp, const Touch& earlier, uint32_t earlier_shape, const Touch& now,
                                uint32_t shape, int column, uint32_t lane) {
   const Kernel& kernel = cta_.program.kernel;
-  if (earlier.component == now.component && earlier.kind == now.kind && now.kind == Kind::Tcgen05) {
-    if (earlier.time == now.time) return true;  // one operation
-    const bool accumulators = earlier.write && now.write;
-    const Pipeline order = pipelined(kernel.inst[earlier.inst], accumulators ? earlier_shape : shape,
-                                     kernel.inst[now.inst], shape);
-    if (order == Pipeline::Ordered) return true;
-    if (order == Pipeline::None) {
-      const WarpState& w = of(warp);
-      if (w.now.seen.covers(earlier.component, earlier.time)) return true;
-      report_tcgen05_pipeline(warp, earlier, now, column);
-      return false;
-    }
-    return true;
-  }
   const WarpState& w = of(warp);
   // Execution order is enough for tensor memory where its fences stand around it: so do the ISA's own examples, with
   // relaxed barriers (9.7.16.6.4).
   const bool handed_over = w.now.tensor.covers(earlier.component, earlier.time);
-  if (!handed_over && !w.now.seen.covers(earlier.component, earlier.time)) {
+  const bool complete = handed_over || w.now.seen.covers(earlier.component, earlier.time);
+  const bool both = earlier.kind == Kind::Tcgen05 && now.kind == Kind::Tcgen05;
+  if (both && earlier.component == now.component) {
+    const bool same = earlier.time == now.time;
+    return same || complete || in_pipeline(warp, earlier, earlier_shape, now, shape, column);
+  }
+  // "Asynchronous tcgen05 instructions which are ordered across threads also form a tcgen05 pipeline" (9.7.16.6.3).
+  const uint32_t in_order = earlier.component + IN_ORDER;
+  const bool passed_on = both && !complete && w.now.tensor.covers(in_order, earlier.time);
+  if (passed_on) follow(warp, earlier, now);
+  if (passed_on && w.after_fence.covers(in_order, earlier.time))
+    return in_pipeline(warp, earlier, earlier_shape, now, shape, column);
+  if (!complete && !passed_on) {
     const bool likely = w.now.likely.covers(earlier.component, earlier.time);
     report_tmem(warp, earlier, now, column, lane, likely ? Severity::Warning : Severity::Error);
     return false;
@@ -206,7 +233,7 @@ bool ShadowState::tmem_ordered(Warp& warp, const Touch& earlier, uint32_t earlie
   // (9.7.16.6.3, 9.7.16.6.4.2 example 2).
   const bool crosses = earlier.warp != now.warp || earlier.kind == Kind::Tcgen05;
   if (!crosses || now.kind == Kind::Generic) return true;
-  if (w.after_fence.covers(earlier.component, earlier.time)) {
+  if (complete && w.after_fence.covers(earlier.component, earlier.time)) {
     if (earlier.warp != now.warp && !handed_over) note_missing_fence_before(warp, earlier, now);
     return true;
   }
@@ -258,8 +285,8 @@ void ShadowState::report_tcgen05_pipeline(Warp& warp, const Touch& earlier, cons
       cta_.findings.add(cta_, &warp, static_cast<int>(now.lane), "tcgen05.unordered", Severity::Warning, now.inst,
                         earlier.inst);
   if (!f) return;
-  f->say("a %s after the %s of line {@%d} on column %d of tensor memory: two such operations of one thread are not "
-         "guaranteed to execute in order",
+  f->say("a %s after the %s of line {@%d} on column %d of tensor memory: two such operations are not guaranteed to "
+         "execute in the order of issue",
          op_name(kernel, now.inst), op_name(kernel, earlier.inst), earlier.inst, column);
   f->mend("tcgen05.commit after the first and a wait on its mbarrier, then tcgen05.fence::after_thread_sync.");
   describe_pair(*f, now, "touches the column", earlier, "touched it before");
@@ -333,9 +360,14 @@ void ShadowState::tcgen05_fence(Warp& warp, int, bool after) {
   if (after) {
     w.after_fence = w.now.seen;
     w.after_fence.join(w.now.tensor);
-  } else if (w.now.tensor.join(w.now.likely)) {
-    changed(w);
+    return;
   }
+  bool grew = w.now.tensor.join(w.now.likely);
+  for (auto& [lane, q] : w.tcgen05) {
+    grew |= w.now.tensor.raise(q.component + IN_ORDER, q.issued);
+    q.passed_on = q.issued;
+  }
+  if (grew) changed(w);
 }
 
 // The arrival happens when the operations are over. It hands them over, and with them what their issuer knew.
@@ -343,10 +375,15 @@ int ShadowState::tcgen05_commit(Warp& warp, int, int lane) {
   settle();
   WarpState& w = of(warp);
   GroupQueue& q = queue(warp, Async::Tcgen05, lane);
-  q.committed = q.handed_over = q.issued;
+  q.committed = q.issued;
   commits_.push_back(w.now);
-  commits_.back().raise(q.component, q.issued);
-  commits_.back().tensor.raise(q.component, q.issued);  // "implicitly performed by tcgen05.commit" (9.7.16.6.4.2)
+  const auto complete = [&](GroupQueue& queue, uint32_t time) {
+    queue.handed_over = std::max(queue.handed_over, time);
+    commits_.back().raise(queue.component, time);
+    commits_.back().tensor.raise(queue.component, time);  // "implicitly performed by tcgen05.commit" (9.7.16.6.4.2)
+  };
+  complete(q, q.issued);
+  for (const GroupQueue::Precedent& before : q.precedents) complete(*before.queue, before.time);
   tick(w);
   return static_cast<int>(commits_.size()) - 1;
 }

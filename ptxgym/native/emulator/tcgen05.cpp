@@ -193,6 +193,21 @@ CtaGroup group_of(Cta& cta, Warp& warp, const Inst& inst, int lane, const char* 
   return {{ctas[0], ctas[1]}, 2};
 }
 
+void issue(Cta& cta, std::unique_ptr<TensorOp> op) {
+  if (op->group.count == 2) {
+    op->peer = peer_of(cta);
+    for (const AsyncEngine::Entry& entry : op->peer->async.ops)
+      if (entry.queue == TCGEN05_QUEUE) op->after = entry.op->ticket;
+  }
+  cta.async.post(cta, std::move(op), TCGEN05_QUEUE);
+}
+
+// What the peer issued before has nothing of this CTA to wait for that has not run.
+void TensorOp::run(Cta& cta) {
+  if (after && peer->async.pending(after)) peer->async.complete(*peer, after);
+  execute(cta);
+}
+
 void report_exited_peer(Cta& cta, const Warp& warp, int inst, const char* name) {
   const Cta* peer = peer_of(cta);
   if (!peer || !peer->ended || cta.ended) return;

@@ -8,8 +8,8 @@
 #include "tmem.hpp"
 #include "wgmma_collective.hpp"
 
-// Queues of AsyncEngine. mma, cp, shift and commit of one thread take effect in the order of issue, st of one warp too.
-inline int tcgen05_queue(const Warp& warp, int lane) { return 1 << 12 | warp.id << 5 | lane; }
+// Queues of AsyncEngine. mma, cp, shift and commit of a CTA take effect in the order of issue, st of one warp too.
+constexpr int TCGEN05_QUEUE = 1 << 12;
 inline int tmem_store_queue(const Warp& warp) { return 1 << 16 | warp.id; }
 
 TensorMemory& tensor_memory(Cta&);
@@ -34,6 +34,21 @@ struct CtaGroup {
 };
 // Also warns of a peer that may not have begun.
 CtaGroup group_of(Cta&, Warp&, const Inst&, int lane, const char* name);
+
+// An mma, cp or shift. Those that the threads of a CTA, or of a pair, hand over to each other by tcgen05.fence form one
+// pipeline (9.7.16.6.3), so all run in the order of issue: what nothing orders, the shadow finds.
+struct TensorOp : AsyncOp {
+  CtaGroup group{};
+
+  void run(Cta&) final;
+  virtual void execute(Cta&) = 0;
+
+ private:
+  friend void issue(Cta&, std::unique_ptr<TensorOp>);
+  Cta* peer = nullptr;
+  uint64_t after = 0;  // ticket of what the peer issued last before
+};
+void issue(Cta&, std::unique_ptr<TensorOp>);
 // As an operation of a pair executes: "the peer CTA should be active and should not have exited" (9.7.16.5, table 46).
 void report_exited_peer(Cta&, const Warp& issuer, int inst, const char* name);
 

@@ -84,7 +84,7 @@ Step commit(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
       for (Mbar* mbar : op->targets) mbar->home->shadow->mbar_use(warp, at, *mbar);
       op->released = shadow->tcgen05_commit(warp, at, lane);
     }
-    cta.async.post(cta, std::move(op), tcgen05_queue(warp, lane));
+    cta.async.post(cta, std::move(op), TCGEN05_QUEUE);
   }
   return Step::Next;
 }

@@ -50,14 +50,13 @@ void decompress(uint8_t unpack, uint8_t* chunk) {
 }
 
 // The source as the K-major matrix that the descriptor describes: 16-byte chunks in rows (PTX ISA 9.7.16.9.2).
-struct Copy : AsyncOp {
+struct Copy final : TensorOp {
   uint8_t shape, unpack;
   int lane, column;
-  CtaGroup group;
   const Warp* issuer;
   OperandBytes source;
 
-  void run(Cta& cta) override {
+  void execute(Cta& cta) override {
     if (group.count == 2) report_exited_peer(cta, *issuer, inst, "tcgen05.cp");
     for (int part = 0; part < group.count; ++part) copy(*group.ctas[part]);
   }
@@ -136,7 +135,7 @@ Step cp(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
         shadow.async_read(warp, at, Async::Tcgen05, range.address, range.bytes, nullptr);
       shadow.tmem_access(warp, at, TmemUse::Write, lane, address.column, form.words, 0xFF);
     }
-    cta.async.post(cta, std::move(copy), tcgen05_queue(warp, lane));
+    issue(cta, std::move(copy));
   }
   return Step::Next;
 }
@@ -144,11 +143,10 @@ Step cp(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
 // 32 lanes × 32 bytes move down by one row, the last stays (PTX ISA 9.7.16.9.3). The text does not say which way "down"
 // is. Row r takes what row r + 1 held: only then does the last row have nothing to take and is "except the last", and
 // only then is it the row that a tcgen05.cp.4x256b, which is pipelined after a shift (9.7.16.6.2), brings.
-struct Shift : AsyncOp {
+struct Shift final : TensorOp {
   int lane, column;
-  CtaGroup group;
   const Warp* issuer;
-  void run(Cta& cta) override {
+  void execute(Cta& cta) override {
     if (group.count == 2) report_exited_peer(cta, *issuer, inst, "tcgen05.shift");
     for (int part = 0; part < group.count; ++part) {
       TensorMemory& memory = tensor_memory(*group.ctas[part]);
@@ -185,7 +183,7 @@ Step shift(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
       shadow.async_share(warp, Async::Tcgen05, lane);
       shadow.tmem_access(warp, at, TmemUse::Write, lane, address.column, 8, 3u << address.lane / 16);
     }
-    cta.async.post(cta, std::move(op), tcgen05_queue(warp, lane));
+    issue(cta, std::move(op));
   }
   return Step::Next;
 }

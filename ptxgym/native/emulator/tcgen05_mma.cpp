@@ -197,7 +197,7 @@ Step mma(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
       cta.multiply_adds[at] += static_cast<uint64_t>(op->form.rows) * static_cast<uint64_t>(op->form.columns) *
                                static_cast<uint64_t>(op->depth());
     if (cta.shadow) note(cta, warp, at, lane, *op);
-    cta.async.post(cta, std::move(op), tcgen05_queue(warp, lane));
+    issue(cta, std::move(op));
   }
   return Step::Next;
 }

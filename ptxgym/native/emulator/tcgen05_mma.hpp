@@ -8,12 +8,11 @@
 constexpr int A_COLUMNS = 8;  // of tensor memory: a row of A takes 32 bytes whatever the kind
 constexpr int DISABLE_MASKS = 4;  // of disabled lanes, per CTA
 
-struct Mma : AsyncOp {
+struct Mma final : TensorOp {
   int warp = 0;
   MmaKind kind = KIND_F16;
   bool ws = false;
   InstructionDescriptor form{};
-  CtaGroup group{};
   TmemAddress d{}, a_cells{}, scale_a{}, scale_b{};
   bool a_in_tmem = false, accumulate = false;
   int scale = 0;   // D is multiplied by 2^-scale before
@@ -22,7 +21,7 @@ struct Mma : AsyncOp {
   ColumnMask zero_columns{};  // of B
   OperandBytes a, b;          // the parts of one CTA
 
-  void run(Cta&) override;
+  void execute(Cta&) override;
 
   int depth() const { return depth_of(kind); }
   int rows() const { return form.rows / group.count; }  // of one CTA

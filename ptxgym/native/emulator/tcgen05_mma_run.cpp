@@ -43,7 +43,7 @@ bool Mma::report_unwritten(Cta& owner, const Warp& issuer, int part) const {
   return true;
 }
 
-void Mma::run(Cta& cta) {
+void Mma::execute(Cta& cta) {
   const Warp& issuer = cta.warps[static_cast<size_t>(warp)];
   if (group.count == 2) report_exited_peer(cta, issuer, inst, "tcgen05.mma");
   bool reported = false;
