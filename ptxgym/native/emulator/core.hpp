@@ -234,11 +234,16 @@ struct Mbar {
 };
 constexpr uint64_t MBAR_TAG = 0x6d62'6172'a55a'0000ull;  // | index; no half of it is a likely plain value
 
+constexpr int MAX_WARPS = 32;  // of a CTA
+
 struct NamedBarrier {
-  uint32_t arrived = 0;    // threads
-  uint32_t expected = 0;   // threads; 0 while no one has arrived
+  uint32_t arrived = 0;    // threads, 32 for each arrival of a warp
+  uint32_t expected = 0;   // threads
   bool whole_cta = false;  // no thread count was given: `expected` follows exits
-  int first_inst = -1;
+  bool reduces = false;    // the first who came reduces (.red)
+  int first_inst = -1;     // -1 while no one has come
+  uint32_t counted = 0;    // warps that have arrived
+  uint32_t here[MAX_WARPS] = {};  // lanes that have come, of warps of which others have not
   uint32_t red_and = FULL_MASK, red_or = 0, red_count = 0;
   struct Waiter {
     Warp* warp;
@@ -246,6 +251,7 @@ struct NamedBarrier {
     int inst;
   };
   std::vector<Waiter> waiters;
+  std::vector<Waiter> leaving;  // lanes that only arrive: they go on as soon as the rest of their warp has come
 };
 
 // ---- device memory

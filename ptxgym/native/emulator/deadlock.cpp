@@ -109,13 +109,21 @@ std::string described(const Cta& cta, const Group& group) {
   }
   if (group.kind == WaitKind::NamedBarrier) {
     const NamedBarrier& barrier = cta.barriers[group.address & 15];
-    std::snprintf(text, sizeof text, "at barrier %u: %u of %u threads arrived", group.address, barrier.arrived,
-                  barrier.expected);
-    std::vector<int> exited;
-    for (const Warp& w : cta.warps)
+    uint32_t arrived = barrier.arrived, expected = barrier.expected;
+    if (barrier.whole_cta) arrived = expected = 0;
+    std::vector<int> exited, halves;
+    for (const Warp& w : cta.warps) {
+      const auto come = static_cast<uint32_t>(__builtin_popcount(barrier.here[w.id]));
+      const auto live = static_cast<uint32_t>(__builtin_popcount(w.live));
+      if (barrier.whole_cta) arrived += barrier.counted >> w.id & 1 ? live : come, expected += live;
       if (!w.live) exited.push_back(w.id);
-    if (exited.empty()) return text;
-    return std::string(text) + ", and " + warp_list(exited) + (exited.size() == 1 ? " has" : " have") + " exited";
+      if (come && !barrier.whole_cta) halves.push_back(w.id);
+    }
+    std::snprintf(text, sizeof text, "at barrier %u: %u of %u threads arrived", group.address, arrived, expected);
+    std::string all = text;
+    if (!halves.empty()) all += "; of " + warp_list(halves) + " some have not come, and a warp arrives as a whole";
+    if (exited.empty()) return all;
+    return all + ", and " + warp_list(exited) + (exited.size() == 1 ? " has" : " have") + " exited";
   }
   if (group.kind == WaitKind::ClusterBarrier) {
     const Presence there = presence(cta);

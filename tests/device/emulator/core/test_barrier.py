@@ -60,6 +60,84 @@ def test_unaligned_barrier_counts_threads() -> None:
     assert go(body).words().tolist() == [4, 3] * 32
 
 
+EXIT_LATE = "setp.ge.u32 %p1, %r0, 100; mov.u32 %r20, 1; @%p1 exit;"
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+@pytest.mark.parametrize("form", ["barrier.sync 1, 128;", "barrier.sync 1;", "bar.sync 1, 128;", "bar.sync 1;"])
+def test_a_warp_whose_other_lanes_have_exited_arrives_as_a_whole(form: str, schedule: dict[str, object]) -> None:
+    """9.7.13.1: a barrier waits for the non-exited threads of a warp, and counts it by the size of a warp."""
+    done = go(f"{EXIT_LATE} {form} mov.u32 %r20, 2;", 128, **schedule)
+    assert done.launch.outcome == Outcome.OK and done.codes == []
+    assert done.words().tolist() == [2] * 100 + [0] * 28
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_lanes_that_exit_later_complete_the_arrival_of_their_warp(schedule: dict[str, object]) -> None:
+    """Lane 3 of warp 1 exits when the others are at the barrier; the warp only arrives, warp 0 waits for both."""
+    body = f"""
+      .shared .align 4 .b8 sm[4]; {WARP} setp.eq.u32 %p1, %r30, 0; mov.u32 %r20, 1; @%p1 bra WAITS; st.shared.u32 [sm], 42;
+      setp.ne.u32 %p2, %r0, 35; @%p2 bra ARRIVE; nanosleep.u32 100; nanosleep.u32 100; exit;
+    ARRIVE: barrier.arrive 1, 64; bra DONE;
+    WAITS: barrier.sync 1, 64; ld.shared.u32 %r20, [sm];
+    DONE:
+    """
+    done = go(body, **schedule)
+    assert done.launch.outcome == Outcome.OK and "smem.race" not in done.codes
+    assert done.words().tolist() == [42] * 32 + [1] * 3 + [0] + [1] * 28
+
+
+def test_a_count_of_all_threads_is_the_same_as_none() -> None:
+    """A last warp of 20 threads counts as 32."""
+    body = f"{WARP} setp.eq.u32 %p1, %r30, 0; mov.u32 %r20, 1; @%p1 bra A; bar.sync 0; bra B;\nA: bar.sync 0, 64;\nB:"
+    done = go(body, 52)
+    assert done.codes == [] and done.words().tolist() == [1] * 52
+    assert "barrier.count_mismatch" in go(body.replace("0, 64", "0, 96"), 52).codes
+
+
+HALVES = """
+  .shared .align 4 .b8 sm[4]; st.shared.u32 [sm], 0; bar.sync 0; and.b32 %r31, %r0, 31; setp.lt.u32 %p1, %r31, 16; mov.u32 %r20, 1; @%p1 bra SYNC;
+SPIN: ld.volatile.shared.u32 %r32, [sm]; setp.eq.u32 %p2, %r32, 0; @%p2 bra SPIN; bra DONE;
+SYNC: barrier.sync 1, 32; st.volatile.shared.u32 [sm], 1;
+DONE:
+"""
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_halves_of_two_warps_are_no_arrival(schedule: dict[str, object]) -> None:
+    """The halves at the barrier wait for the others of their warps, which wait for what comes after it."""
+    assert go(HALVES, **schedule).launch.outcome == Outcome.HANG
+    spinning = "setp.eq.u32 %p2, %r32, 0; @%p2 bra SPIN; bra DONE;"
+    assert go(HALVES.replace(spinning, "exit;"), **schedule).launch.outcome == Outcome.OK
+
+
+def test_missing_lanes_of_a_warp_are_named() -> None:
+    found = deadlock(HALVES.replace("SPIN: ", "SPIN: barrier.sync 2, 128; "))
+    assert any(
+        "at barrier 1: 0 of 32 threads arrived; of warps 0, 1 some have not come, and a warp" in m for m in found
+    )
+
+
+MIXED = "setp.lt.u32 %p1, %r0, 40; {warp} setp.eq.u32 %p2, %r30, 0; mov.u32 %r20, 1; @%p2 bra RED; {other} bra DONE;\nRED: bar.red.popc.u32 %r20, 1, 64, %p1;\nDONE:"
+
+
+@pytest.mark.parametrize(
+    ("other", "mixed"),
+    [("bar.arrive 1, 64;", True), ("bar.sync 1, 64;", True), ("bar.red.popc.u32 %r20, 1, 64, %p1;", False)],
+)
+def test_reductions_and_other_uses_of_one_phase(other: str, mixed: bool) -> None:
+    """9.7.13.1: `.red` should not be intermixed with the others using the same active barrier."""
+    done = go(MIXED.format(warp=WARP, other=other))
+    assert done.codes == (["barrier.mixed_reduction"] if mixed else [])
+    assert all(record["severity"] == 1 for record in done.records)
+    assert mixed or done.words().tolist() == [40] * 64
+
+
+def test_a_reduction_and_a_plain_barrier_may_take_turns() -> None:
+    done = go("setp.lt.u32 %p1, %r0, 40; bar.sync 1; bar.red.popc.u32 %r20, 1, %p1; bar.sync 1;")
+    assert done.codes == [] and done.words().tolist() == [40] * 64
+
+
 def test_barrier_misuse() -> None:
     assert go("bar.sync 16;").fatal == "barrier.bad_id"
     assert go("bar.sync 1, 33;").fatal == "barrier.bad_count"
