@@ -25,6 +25,8 @@ from ptxgym.device.cuda.judging import NumberJudge
 from ptxgym.device.cuda.lock import DeviceLock
 from ptxgym.device.cuda.memory import GpuMemory
 from ptxgym.device.cuda.model import Announced, Request
+from ptxgym.device.cuda.placed import PlacedExecutor
+from ptxgym.device.cuda.regions import RegionPool
 from ptxgym.device.cuda.sanitizer import sanitize
 from ptxgym.device.cuda.tools import Handles, Profiled, SanitizerTool, Tools, Unusable
 from ptxgym.device.cuda.warm import Warm
@@ -37,7 +39,6 @@ from ptxgym.plan.model import LaunchPlan
 from ptxgym.task import Task
 from ptxgym.verdict import Failure, Finding
 
-WARM_EXECUTORS = 4
 STARTS_AT_ONCE = 2
 """Executors that make their contexts: the driver lets them do most of it one by one, and a race waits for all."""
 WARM_PROFILERS = 2
@@ -56,7 +57,9 @@ class Bench:
         """Make what starts nothing; the rest comes with the first use."""
         self._gpu = gpu
         self._lock = DeviceLock(gpu.uuid)
-        self._executors: Warm[Executor] = Warm(self._start_executor, Executor.kill, WARM_EXECUTORS)
+        self._executors: Warm[Executor] = Warm(self._start_executor, Executor.kill, AT_ONCE)
+        self._regions = RegionPool()
+        """For inputs and outputs of executors."""
         self._profilers: Warm[ncu.ProfiledExecutor | ncu.Unavailable] = Warm(
             self._start_profiler, _end_profiler, WARM_PROFILERS
         )
@@ -76,7 +79,7 @@ class Bench:
 
     def expect(self, announced: Announced, more: int) -> None:
         """Count an evaluation that has begun, or ended early; start processes for it, and wait for nothing."""
-        self._executors.expect(more)
+        self._executors.expect(more, coming=self._at_work)
         if announced.tier != "rl":
             self._profiles = True
             if more < 0 or self._executors.expected + self._at_work <= WARM_PROFILERS:
@@ -114,7 +117,7 @@ class Bench:
         for executor in running:  # in a session of its own, so that it does not end with this process's group
             with contextlib.suppress(InfrastructureError):
                 executor.kill()
-        for one in self._closing:
+        for one in (*self._closing, self._regions):
             one.close()
 
     def _made(self) -> Tools:
@@ -148,7 +151,7 @@ class Bench:
     # Processes
 
     @contextmanager
-    def _executor(self, plans: Sequence[LaunchPlan]) -> Iterator[Executor]:
+    def _executor(self, plans: Sequence[LaunchPlan]) -> Iterator[PlacedExecutor]:
         self._places.acquire()
         self._came()
         one_stream = not any(plan.has_side_streams for plan in plans)
@@ -167,16 +170,18 @@ class Bench:
             raise
         with self._mutex:
             self._running.add(running)
+        placed = PlacedExecutor(running, self._regions)
         try:
-            yield running
+            yield placed
         finally:  # taking a context down takes a tenth of a second, for which no verdict has to wait
-            threading.Thread(target=self._end_executor, args=(running, one_stream), daemon=True).start()
+            threading.Thread(target=self._end_executor, args=(placed, one_stream), daemon=True).start()
 
-    def _end_executor(self, running: Executor, again: bool) -> None:
+    def _end_executor(self, placed: PlacedExecutor, again: bool) -> None:
         """End the executor, or, `again`, have its process make a context for the next submission, where few wait.
 
         What a process costs the driver beside its context, it costs the driver of all GPUs of the machine.
         """
+        running = placed.executor
         try:
             if again and running.renewable and self._executors.put(lambda: self._renewed(running)):
                 return
@@ -184,6 +189,7 @@ class Bench:
                 running.kill()
             running.kill()  # where the lock was not granted; the dead stay dead
         finally:
+            placed.release()
             with self._mutex:
                 self._running.discard(running)
             self._places.release()

@@ -56,7 +56,7 @@ MOST_SUBMISSIONS = 100
 """For one process after another, each in a context of its own; what a driver leaks with a context stays little."""
 _DEFAULT_POISON = np.uint8(0xFF)
 _DEVICE, _HOST = 0, 1
-_ONE_QUEUE = {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "CUDA_DEVICE_MAX_COPY_CONNECTIONS": "1"}
+ONE_QUEUE = {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "CUDA_DEVICE_MAX_COPY_CONNECTIONS": "1"}
 """Making hardware queues is most of making a context, which has twenty of them by default, counted on an H200. Source:
 CUDA Programming Guide, CUDA environment variables."""
 
@@ -82,6 +82,12 @@ class Exported(Protocol):
 
 
 Memory = Exported | NDArray[Any]
+_ALIGNMENT_BYTES = 512
+
+
+def first_byte(place: Exported) -> int:
+    """Return where a buffer begins in a region that is its place: so that it ends with it, but for its alignment."""
+    return place.mapped_bytes - -(-place.size_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
 
 
 @dataclass(frozen=True)
@@ -150,7 +156,7 @@ class Executor:
         """
         # Kernels are loaded with their module, not at their first launch, which may be a timed one.
         settings = {"CUDA_VISIBLE_DEVICES": gpu.uuid, "CUDA_MODULE_LOADING": "EAGER", "CUDA_CACHE_DISABLE": "1"}
-        queues = {} if side_streams else _ONE_QUEUE
+        queues = {} if side_streams else ONE_QUEUE
         return cls(ExecutorProcess(native.program("executor"), wrapper, {**settings, **queues, **env}), side_streams)
 
     def connected(self, timeout_s: float = 60) -> None:
@@ -248,17 +254,20 @@ class Executor:
         flush: bool = False,
         profile: bool = False,
         poison: Mapping[str, Poison] = {},
+        places: Mapping[str, Exported] = {},
     ) -> Call | Failure:
         """Run one cold call.
 
         Args:
             plan: Index of the plan, as loaded.
-            inputs: Every input by name: a region, or an array whose bytes are taken.
+            inputs: Every input by name that has no place: a region, or an array whose bytes are taken.
             results: What is wanted after the call by buffer name, inputs included: regions, or arrays to be written.
             timeout_s: For the operations and the copies of results; what comes before has a limit of its own.
             flush: Write twice the L2's size before the first event.
             profile: Put the operations between cuProfilerStart and cuProfilerStop.
             poison: What outputs hold before the call; bytes 0xFF where nothing is said.
+            places: Regions that are inputs or outputs for this call, each with its bytes from `first_byte` on, where
+                inputs lie already. They are mapped at fresh addresses, and nothing is copied.
 
         Returns:
             What was measured, or the submission's fault: `runtime_fault`, `launch_error` or `hang`.
@@ -273,7 +282,7 @@ class Executor:
         if not self.usable:
             raise InfrastructureError("an earlier call ended this executor's context; start another one")
         replayed = self._plans[plan]
-        request = self._call_request(plan, inputs, results, flush, profile, poison)
+        request = self._call_request(plan, inputs, results, flush, profile, poison, places)
         answer, body = self._ask(wire.Request.CALL, request)
         if answer is wire.Answer.LAUNCHING:
             try:
@@ -309,6 +318,11 @@ class Executor:
         """Whether calls can be made: the process lives, and nothing has ended its context."""
         return self._process.alive and not self._context_ended
 
+    @property
+    def ended(self) -> bool:
+        """Whether the submission's context is gone, so that nothing writes to memory that was lent to it."""
+        return self._given_away or not self._process.alive
+
     def close(self) -> str:
         """End the process in good order; return what it and its wrapper printed (what kernels print is in `Call`)."""
         self._close_files()
@@ -342,14 +356,17 @@ class Executor:
         flush: bool,
         profile: bool,
         poison: Mapping[str, Poison],
+        places: Mapping[str, Exported],
     ) -> bytes:
         assert self._plans is not None
         buffers = self._plans[plan].buffers
-        if missing := {b.name for b in buffers if b.role == "input"} - inputs.keys():
+        if missing := {b.name for b in buffers if b.role == "input"} - inputs.keys() - places.keys():
             raise UsageError(f"no memory for the inputs {', '.join(sorted(missing))}")
-        given, taken, poisons = [], [], []
+        given, taken, poisons, placed = [], [], [], []
         for number, buffer in enumerate(buffers):
-            if buffer.role == "input":
+            if buffer.name in places:
+                placed.append((number, self._region(f"place {buffer.name}", places[buffer.name], buffer.size_bytes)))
+            elif buffer.role == "input":
                 memory = inputs[buffer.name]
                 given.append((number, self._region(f"input {buffer.name}", memory, buffer.size_bytes)))
                 if isinstance(memory, np.ndarray):
@@ -363,6 +380,7 @@ class Executor:
         out = wire.Writer().numbers("IBB", plan, flush, profile)
         out.items(given, lambda pair: out.numbers("II", *pair))
         out.items(taken, lambda pair: out.numbers("II", *pair))
+        out.items(placed, lambda pair: out.numbers("II", *pair))
         return out.items(poisons, lambda item: out.numbers("III", *item)).body
 
     def _region(self, use: str, memory: Memory, size_bytes: int) -> int:

@@ -87,6 +87,28 @@ class Region:
             self._array = cupy.ndarray((self.size_bytes,), cupy.uint8, cupy.cuda.MemoryPointer(memory, 0))
         return self._array
 
+    def fill(self, at: int, source: Region) -> None:
+        """Copy all of `source` to byte `at` and further; over after `finish`."""
+        self._copy(self._address + at, source._address, source.size_bytes)
+
+    def take(self, source: Region, at: int) -> None:
+        """Copy what lies in `source` from byte `at` on, as much as this region holds; over after `finish`."""
+        self._copy(self._address, source._address + at, self.size_bytes)
+
+    @staticmethod
+    def _copy(target: int, source: int, size_bytes: int) -> None:
+        import cupy
+
+        stream = cupy.cuda.get_current_stream().ptr
+        cupy.cuda.runtime.memcpyAsync(target, source, size_bytes, cupy.cuda.runtime.memcpyDeviceToDevice, stream)
+
+    @staticmethod
+    def finish() -> None:
+        """Wait for the copies that this thread has begun."""
+        import cupy
+
+        cupy.cuda.get_current_stream().synchronize()
+
     def close(self) -> None:
         """Give the memory back; executors that have mapped it keep it until they end or forget it."""
         if self._handle is None or sys.is_finalizing():  # in the end the driver takes everything back

@@ -34,11 +34,16 @@ class Warm(Generic[T]):
         self._closed = False
         self._mutex = threading.Lock()
 
-    def expect(self, more: int) -> None:
-        """Be told that so many more will be taken (negative: fewer); starts what is missing."""
+    def expect(self, more: int, coming: int = 0) -> None:
+        """Be told that so many more will be taken (negative: fewer); starts what is missing.
+
+        Args:
+            more: How many.
+            coming: So many are in use and will be `put` here, so that they need not be started.
+        """
         with self._mutex:
             self._expected = max(0, self._expected + more)
-            wanted = min(self._expected, self._most)
+            wanted = min(self._expected - coming, self._most)
         self._start_missing(wanted)
 
     @property

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "wire.hpp"
 #include "wrapped.hpp"
 
 namespace executor {
@@ -126,26 +127,37 @@ void SlotPool::release_all() {
 }
 
 PrivateBuffer::PrivateBuffer(AddressSpace& space, SlotPool& pool, std::uint64_t size, CUstream stream)
-    : space_(space), pool_(pool), size_(size), mapped_bytes_(space.round_up(std::max<std::uint64_t>(size, 1))) {
+    : pool_(&pool), size_(size), mapped_bytes_(space.round_up(std::max<std::uint64_t>(size, 1))) {
     if (allocates_exactly()) {
         check(driver().cuMemAlloc(&address_, std::max<std::uint64_t>(size, 1)), "cuMemAlloc");
         return;
     }
     handle_ = pool.take(mapped_bytes_);
     try {
-        mapping_ = std::make_unique<Mapping>(space, handle_, mapped_bytes_);
-        const CUdeviceptr end = mapping_->address() + mapped_bytes_;
-        address_ = end - (size + alignment_bytes - 1) / alignment_bytes * alignment_bytes;
-        const std::uint64_t head = address_ - mapping_->address();
-        const std::uint64_t tail = end - address_ - size;
-        if (head > 0)
-            check(driver().cuMemsetD8Async(mapping_->address(), canary, head, stream), "cuMemsetD8Async");
-        if (tail > 0) check(driver().cuMemsetD8Async(address_ + size, canary, tail, stream), "cuMemsetD8Async");
+        place(space, handle_, stream);
     } catch (...) {
         mapping_.reset();
-        pool_.give_back(handle_, mapped_bytes_);
+        pool.give_back(handle_, mapped_bytes_);
         throw;
     }
+}
+
+PrivateBuffer::PrivateBuffer(const Region& region, std::uint64_t size, CUstream stream)
+    : pool_(nullptr), size_(size), mapped_bytes_(region.size()) {
+    const std::uint64_t least_bytes = std::max<std::uint64_t>(size, 1);
+    if (region.kind() != Region::Kind::device || mapped_bytes_ != region.space().round_up(least_bytes))
+        throw Malformed("a place that does not fit its buffer");
+    place(region.space(), region.handle(), stream);
+}
+
+void PrivateBuffer::place(AddressSpace& space, CUmemGenericAllocationHandle handle, CUstream stream) {
+    mapping_ = std::make_unique<Mapping>(space, handle, mapped_bytes_);
+    const CUdeviceptr end = mapping_->address() + mapped_bytes_;
+    address_ = end - (size_ + alignment_bytes - 1) / alignment_bytes * alignment_bytes;
+    const std::uint64_t head = address_ - mapping_->address();
+    const std::uint64_t tail = end - address_ - size_;
+    if (head > 0) check(driver().cuMemsetD8Async(mapping_->address(), canary, head, stream), "cuMemsetD8Async");
+    if (tail > 0) check(driver().cuMemsetD8Async(address_ + size_, canary, tail, stream), "cuMemsetD8Async");
 }
 
 PrivateBuffer::~PrivateBuffer() {
@@ -154,7 +166,7 @@ PrivateBuffer::~PrivateBuffer() {
         return;
     }
     mapping_.reset();
-    pool_.give_back(handle_, mapped_bytes_);
+    if (pool_ != nullptr) pool_->give_back(handle_, mapped_bytes_);
 }
 
 void PrivateBuffer::load_translations(const Translations& translations, CUstream stream) const {

@@ -77,12 +77,16 @@ private:
     std::map<std::uint64_t, std::vector<CUmemGenericAllocationHandle>> free_;
 };
 
+class Region;
+
 // One buffer of a call: its bytes lie at the end of their mapping, so that an overrun meets unmapped space, and
 // canaries fill what the mapping has before them and, to a multiple of 512, behind them. For a sanitizer that wants to
 // know exact bounds it is a plain allocation instead.
 class PrivateBuffer {
 public:
     PrivateBuffer(AddressSpace& space, SlotPool& pool, std::uint64_t size, CUstream stream);
+    // In memory that the other side has made for it, and may have filled.
+    PrivateBuffer(const Region& place, std::uint64_t size, CUstream stream);
     ~PrivateBuffer();
 
     CUdeviceptr address() const { return address_; }
@@ -99,8 +103,10 @@ public:
     bool overrun(CUstream stream, Overrun& found) const;
 
 private:
-    AddressSpace& space_;
-    SlotPool& pool_;
+    // Maps at a fresh address, and writes the canaries.
+    void place(AddressSpace& space, CUmemGenericAllocationHandle handle, CUstream stream);
+
+    SlotPool* pool_;  // null where the memory is not its
     std::uint64_t size_;
     std::uint64_t mapped_bytes_;
     CUmemGenericAllocationHandle handle_ = 0;
@@ -109,7 +115,7 @@ private:
 };
 
 // Memory of the other side: an exported allocation of the GPU, or a file in host memory. It is mapped for the copies
-// between calls alone.
+// between calls alone, or as a buffer for the time of a call.
 class Region {
 public:
     enum class Kind : std::uint8_t { device = 0, host = 1 };
@@ -123,6 +129,11 @@ public:
     // Copies of `size` bytes from the region's start, or to it; over when they return.
     void read(CUdeviceptr target, std::uint64_t size, CUstream stream) const;
     void write(CUdeviceptr source, std::uint64_t size, CUstream stream) const;
+
+    AddressSpace& space() const { return space_; }
+    Kind kind() const { return kind_; }
+    std::uint64_t size() const { return size_; }
+    CUmemGenericAllocationHandle handle() const { return handle_; }
 
 private:
     template <typename Copy>

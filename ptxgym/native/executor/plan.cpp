@@ -168,6 +168,7 @@ Call read_call(Reader& in) {
     call.profile = in.flag();
     call.inputs = in.list([&] { return read_bound(in); });
     call.results = in.list([&] { return read_bound(in); });
+    call.places = in.list([&] { return read_bound(in); });
     call.poisons = in.list([&] {
         Poison poison;
         poison.buffer = in.number<std::uint32_t>();

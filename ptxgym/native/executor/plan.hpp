@@ -110,6 +110,7 @@ struct Call {
     std::uint32_t plan;
     bool flush, profile;
     std::vector<Bound> inputs, results;
+    std::vector<Bound> places;  // buffers that lie in a region, with the inputs that they hold
     std::vector<Poison> poisons;
 };
 

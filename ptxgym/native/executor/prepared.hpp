@@ -25,7 +25,6 @@ struct Step {
 struct Prepared {
     std::vector<std::unique_ptr<PrivateBuffer>> buffers;  // null for variables of the module
     std::vector<CUtensorMap> tensor_maps;
-    std::unique_ptr<PrivateBuffer> flush;
     std::unique_ptr<PrivateBuffer> staging;
     std::vector<CUdeviceptr> staged;  // by operation
     std::vector<Step> steps;

@@ -83,9 +83,9 @@ Called Session::run(const Call& call, Prepared& prepared) {
             gate->open();
             gate.reset();
         };
-        if (prepared.flush) {
+        if (call.flush) {
             gate.emplace(*gate_, main_);
-            fill_range(prepared.flush->address(), prepared.flush->size() / 4, 0, 4, main_);
+            fill_range(flush_->address(), flush_->size() / 4, 0, 4, main_);
         }
         check(driver().cuEventRecord(started_, main_), "cuEventRecord");
         enqueue(prepared, open_gate);

@@ -148,16 +148,23 @@ void Session::prepare(const Plan& plan, const Call& call, Prepared& prepared) {
 }
 
 void Session::allocate(const Plan& plan, const Call& call, Prepared& prepared) {
+    std::map<std::size_t, const Region*> places;
+    for (const Bound& place : call.places) places[place.buffer] = &region(place.region);
     for (std::size_t index = 0; index < plan.buffers.size(); ++index) {
         const Stage stage("allocate", static_cast<int>(index));
         const Buffer& buffer = plan.buffers[index];
-        prepared.buffers.push_back(
-            buffer.role == Role::symbol ? nullptr
-                                        : std::make_unique<PrivateBuffer>(*space_, *pool_, buffer.size, main_));
+        const auto place = places.find(index);
+        if (buffer.role == Role::symbol) {
+            prepared.buffers.push_back(nullptr);
+        } else if (place != places.end()) {
+            prepared.buffers.push_back(std::make_unique<PrivateBuffer>(*place->second, buffer.size, main_));
+        } else {
+            prepared.buffers.push_back(std::make_unique<PrivateBuffer>(*space_, *pool_, buffer.size, main_));
+        }
     }
     const Stage stage("allocate");
-    if (call.flush)
-        prepared.flush = std::make_unique<PrivateBuffer>(*space_, *pool_, std::uint64_t{2} * l2_bytes_, main_);
+    if (call.flush && !flush_)
+        flush_ = std::make_unique<PrivateBuffer>(*space_, *pool_, std::uint64_t{2} * l2_bytes_, main_);
     std::uint64_t staged_bytes = 0;
     for (const Operation& operation : plan.operations)
         if (operation.kind == Operation::Kind::upload && !operation.setup)
@@ -173,6 +180,8 @@ void Session::fill(const Plan& plan, const Call& call, Prepared& prepared) {
         region(input.region).read(buffer.address(), buffer.size(), main_);
         filled.insert(input.buffer);
     }
+    for (const Bound& place : call.places)
+        if (plan.buffers.at(place.buffer).role == Role::input) filled.insert(place.buffer);
     const bool unfilled = leaves_unfilled();
     for (const Poison& poison : call.poisons) {
         if (unfilled) continue;

@@ -115,7 +115,7 @@ def profilers() -> list[Process]:
 def test_every_executor_is_used_once_and_ended(bench: Bench) -> None:
     for number in range(2 * benches.AT_ONCE):  # places come back
         with bench._executor(PLANS) as running:
-            assert running is executors()[number] and not executors()[number].ended
+            assert running.executor is executors()[number] and not executors()[number].ended
         settle(lambda number=number: executors()[number].ended)  # type: ignore[misc]
 
 
@@ -123,20 +123,20 @@ def test_side_streams_get_an_executor_of_their_own(bench: Bench) -> None:
     bench.expect(fakes.announced("rl"), 2)
     settle(lambda: len(executors()) == 2)
     with bench._executor([Plan(), Plan(has_side_streams=True)]) as running:  # type: ignore[list-item]
-        assert running is executors()[2] and executors()[2].observes
+        assert running.executor is executors()[2] and executors()[2].observes
         executors()[2].renewable = True  # and yet it does not come to those of one stream
     settle(lambda: executors()[2].ended)
     with bench._executor(PLANS) as running:
-        assert running is executors()[0] and not executors()[0].observes
+        assert running.executor is executors()[0] and not executors()[0].observes
     assert bench._executors.expected == 0
 
 
 def test_process_in_which_all_went_well_is_used_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     def use(*, well: bool) -> Process:
         with bench._executor(PLANS) as running:
-            running.renewable = well  # type: ignore[misc]
+            running.executor.renewable = well  # type: ignore[misc]
         settle(lambda: bench._at_work == 0)
-        return running  # type: ignore[return-value]
+        return running.executor  # type: ignore[return-value]
 
     first = use(well=True)
     second = use(well=False)
@@ -163,7 +163,7 @@ def test_process_that_ended_while_it_waited_is_not_taken(bench: Bench) -> None:
     settle(lambda: len(executors()) == 1)
     executors()[0].usable = False
     with bench._executor(PLANS) as running:
-        assert running is executors()[1]
+        assert running.executor is executors()[1]
     assert executors()[0].ended
 
 

@@ -64,6 +64,16 @@ def test_only_so_many_wait(factory: Factory) -> None:
     assert sorted(factory.pool.take() for _ in range(5)) == [1, 2, 3, 4, 5]
 
 
+def test_what_is_in_use_and_comes_back_is_not_started(factory: Factory) -> None:
+    factory.pool.expect(2, coming=2)
+    factory.pool.expect(1, coming=2)
+    settle(lambda: factory.started == [1])
+    assert factory.pool.take() == 1
+    assert factory.pool.put(lambda: 70) and factory.pool.take() == 70
+    assert factory.pool.take() == 2, "what did not come back is started when it is wanted"
+    assert factory.started == [1, 2]
+
+
 def test_expectation_that_is_taken_back_leaves_its_thing_for_the_next(factory: Factory) -> None:
     factory.pool.expect(1)
     settle(lambda: factory.started == [1])

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 from ptxgym.device.cuda import job, wire
-from ptxgym.device.cuda.executor import MOST_SUBMISSIONS, Call, Executor
+from ptxgym.device.cuda.executor import MOST_SUBMISSIONS, Call, Executor, first_byte
 from ptxgym.errors import InfrastructureError, UsageError, WorkerDied
+from ptxgym.verdict import Failure
 
 from .harness import GPU, MIB, Fake, launch, literal, plan, pointer
 
@@ -66,6 +67,53 @@ def test_regions_are_imported_once_and_mapped_for_the_copies_alone(fake: Fake) -
     assert len(fake.log("^map region")) == 3 * 3 + 2
     for region in (given, taken, back):
         os.close(region.fd)
+
+
+def test_places_are_the_buffers_themselves_at_fresh_addresses(fake: Fake) -> None:
+    """Nothing is copied: a kernel reads what lies in the place of its input, and writes to that of its output."""
+    given, taken, other = Exported(64, 1), Exported(64, 2), Exported(64, 3)
+    at = first_byte(given)
+    assert at == 2 * MIB - 512
+    for place in (given, taken, other):
+        os.pwrite(place.fd, bytes(range(64)), at)
+    with fake.loaded(COPY) as executor:
+        for place in (taken, other, taken):
+            os.pwrite(place.fd, bytes(64), at)
+            called = executor.call(0, {}, {}, timeout_s=20, places={"A": given, "C": place})
+            assert isinstance(called, Call)
+            assert os.pread(place.fd, 64, at) == bytes(range(64))
+        assert len(fake.log("^import")) == 3 and fake.log("^create") == []
+        visible = [int(line.split()[2]) for line in fake.log("^visible")]
+        assert visible == [2 * MIB] * 6, "the two of the call, and no other"
+        assert len({line.split()[2] for line in fake.log("^map region")}) > 4
+        poisoned = executor.call(0, {}, {}, timeout_s=20, places={"A": given, "C": other}, poison={"C": np.uint8(7)})
+        assert isinstance(poisoned, Call) and fake.log("^memset8 .* 7 64 ")
+        mixed = np.zeros(64, np.uint8)
+        assert isinstance(executor.call(0, {}, {"C": mixed}, timeout_s=20, places={"A": given}), Call)
+        assert mixed.tolist() == list(range(64))
+        with pytest.raises(UsageError, match="no memory for the inputs A"):
+            executor.call(0, {}, {}, timeout_s=20, places={"C": taken})
+        with pytest.raises(UsageError, match="memory for place C has 65 bytes; the plan wants 64"):
+            executor.call(0, {}, {}, timeout_s=20, places={"A": given, "C": Exported(65, 4)})
+        assert not executor.ended
+    assert executor.ended
+
+
+@pytest.mark.parametrize("place", [True, False])
+def test_what_a_kernel_writes_beside_its_place_is_seen(fake: Fake, place: bool) -> None:
+    region = Exported(64, 1)
+    poke = plan([("C", "output", 64)], launch("poke", pointer("C"), literal(64, 8), literal(1, 4)))
+    with fake.loaded(poke) as executor:
+        failed = executor.call(0, {}, {}, timeout_s=20, places={"C": region} if place else {})
+    assert isinstance(failed, Failure) and "C" in failed.message
+    assert os.pread(region.fd, 448, first_byte(region) + 64) == (b"\x01" + b"\xa5" * 447 if place else bytes(448))
+
+
+def test_a_place_that_does_not_fit_ends_the_executor(fake: Fake) -> None:
+    wide = Exported(64, 1)
+    wide.mapped_bytes = 4 * MIB
+    with fake.loaded(COPY) as executor, pytest.raises(WorkerDied, match="a place that does not fit its buffer"):
+        executor.call(0, {}, {}, timeout_s=20, places={"A": wide})
 
 
 def test_arrays_of_growing_size_and_any_layout(fake: Fake) -> None:
