@@ -56,7 +56,7 @@ MOST_SUBMISSIONS = 100
 """For one process after another, each in a context of its own; what a driver leaks with a context stays little."""
 _DEFAULT_POISON = np.uint8(0xFF)
 _DEVICE, _HOST = 0, 1
-ONE_QUEUE = {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "CUDA_DEVICE_MAX_COPY_CONNECTIONS": "1"}
+_ONE_QUEUE = {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "CUDA_DEVICE_MAX_COPY_CONNECTIONS": "1"}
 """Making hardware queues is most of making a context, which has twenty of them by default, counted on an H200. Source:
 CUDA Programming Guide, CUDA environment variables."""
 
@@ -156,7 +156,7 @@ class Executor:
         """
         # Kernels are loaded with their module, not at their first launch, which may be a timed one.
         settings = {"CUDA_VISIBLE_DEVICES": gpu.uuid, "CUDA_MODULE_LOADING": "EAGER", "CUDA_CACHE_DISABLE": "1"}
-        queues = {} if side_streams else ONE_QUEUE
+        queues = {} if side_streams else _ONE_QUEUE
         return cls(ExecutorProcess(native.program("executor"), wrapper, {**settings, **queues, **env}), side_streams)
 
     def connected(self, timeout_s: float = 60) -> None:

@@ -25,7 +25,7 @@ from pathlib import Path
 from ptxgym.build import disassemble
 from ptxgym.build.model import Build
 from ptxgym.device.cuda import metrics
-from ptxgym.device.cuda.executor import ONE_QUEUE, WARM_KERNEL, WARM_PROFILER, Executor, Memory, Poison
+from ptxgym.device.cuda.executor import WARM_KERNEL, WARM_PROFILER, Executor, Memory, Poison
 from ptxgym.device.cuda.gpu import Gpu
 from ptxgym.device.cuda.listing import Listing, Texts, read_listing, read_texts
 from ptxgym.device.cuda.observe import duration_us, instruction_counts, kernel_profiles
@@ -213,7 +213,6 @@ class ProfiledExecutor:
                 env={
                     "TMPDIR": str(_lock_folder(gpu)),
                     "NV_COMPUTE_PROFILER_DISABLE_STOCK_FILE_DEPLOYMENT": "1",  # nothing is written to $HOME
-                    **ONE_QUEUE,  # launches are profiled one by one, whatever their streams
                 }
                 | (WARM_PROFILER if ahead else {}),
             )
