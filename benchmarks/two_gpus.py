@@ -1,10 +1,11 @@
 """How much more do several GPUs measure than one, how busy are they, and what does the death of a GPU worker cost?
 
-    python benchmarks/two_gpus.py [--gpus 2] [--kernels 64] [--tier rl] [--slots 8] [--backend local] [--out FILE]
+    python benchmarks/two_gpus.py [--gpus 2] [--task gemm] [--kernels 64] [--tier rl] [--slots 8]
+                                  [--backend local] [--out FILE]
     python benchmarks/two_gpus.py --gpus 1                   # busy share of one GPU, and the death of its worker
     python benchmarks/two_gpus.py --rehearse [--gpus 2]      # without a GPU: workers that only wait
 
-Needs Hopper GPUs, the `gpu` extra and nvcc; for `--backend ray` also Ray. Kernels of PTX-Gemm-H100 that differ in a
+Needs Hopper GPUs, the `gpu` extra and nvcc; for `--backend ray` also Ray. Kernels of one task that differ in a
 comment are compiled before the clock starts, so that what is timed is what a GPU worker does: record, run, emulate
 beside it, time, judge. Services in turn, each in an epoch of its own, whose conditions no verdict has met:
 
@@ -61,18 +62,16 @@ REHEARSED = "H200"
 REHEARSED_CPU_S, REHEARSED_GPU_S = 0.4, 0.06
 
 
-def texts_of(count: int, run: str) -> list[str]:
-    """Return kernels that differ in a comment."""
-    folder = find("tasks")["gemm"].parent / "solutions" / "h100"
-    return [
-        (folder / f"{SOLUTIONS[number % len(SOLUTIONS)]}.cu").read_text(encoding="utf-8") + f"\n// {run} {number}\n"
-        for number in range(count)
-    ]
+def texts_of(task: str, count: int, run: str) -> list[str]:
+    """Return kernels that differ in a comment: the solutions of a task that use target instructions, in turns."""
+    folder = find("tasks")[task].parent / "solutions" / "h100"
+    solutions = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.cu")) if path.stem in SOLUTIONS]
+    return [f"{solutions[number % len(solutions)]}\n// {run} {number}\n" for number in range(count)]
 
 
-def compile_all(texts: list[str]) -> None:
+def compile_all(task: str, texts: list[str]) -> None:
     """Compile texts into the user's cache."""
-    declaration, code = load_task("gemm").signature.declaration(), load_arch("h100").code
+    declaration, code = load_task(task).signature.declaration(), load_arch("h100").code
     with ThreadPoolExecutor(cores()) as threads:
         for built in threads.map(lambda text: build(text, declaration=declaration, arch=code), texts):
             assert not isinstance(built, Failure), built
@@ -178,13 +177,13 @@ def measured(
     """Evaluate texts on so many GPUs, and return what came of it."""
     with service(gpus, epoch, chosen) as served:
         _wait_for(served, gpus)
-        for ticket in [served.submit(Request(text=text, task="gemm")) for text in warm[: 2 * gpus * chosen.slots]]:
+        for ticket in [served.submit(Request(text=text, task=chosen.task)) for text in warm[: 2 * gpus * chosen.slots]]:
             ticket.result(LIMIT_S)
         before = served.status().counters
         lost: list[str] = []
         with Watch() as watch:
             began = time.perf_counter()
-            tickets = [served.submit(Request(text=text, task="gemm", deadline_s=LIMIT_S)) for text in texts]
+            tickets = [served.submit(Request(text=text, task=chosen.task, deadline_s=LIMIT_S)) for text in texts]
             killed = None
             for number, future in enumerate(as_completed([ticket.future for ticket in tickets]), 1):
                 if (error := future.exception()) is not None:
@@ -254,6 +253,7 @@ def good(report: dict[str, Any], chosen: argparse.Namespace) -> bool:
 def main() -> int:
     """Measure, print and judge."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", default="gemm", help="the longer its kernels run, the less the driver matters")
     parser.add_argument("--kernels", type=int, default=64)
     parser.add_argument("--tier", choices=TIERS, default="rl")
     parser.add_argument("--slots", type=int, default=8, help="evaluations in work at a time per GPU")
@@ -267,15 +267,15 @@ def main() -> int:
         print(f"{chosen.gpus} GPUs are needed; here: {there or 'none that measures'}", file=sys.stderr)
         return 2
     run = f"{os.getpid()}-{int(time.time())}"
-    texts = texts_of(chosen.kernels, run)
-    warm = texts_of(2 * chosen.gpus * chosen.slots, f"warm {run}")
+    texts = texts_of(chosen.task, chosen.kernels, run)
+    warm = texts_of(chosen.task, 2 * chosen.gpus * chosen.slots, f"warm {run}")
     began = time.perf_counter()
     if not chosen.rehearse:
-        compile_all([*texts, *warm])
+        compile_all(chosen.task, [*texts, *warm])
     epoch = int(time.time())
     report: dict[str, Any] = {
-        "rehearsal": chosen.rehearse, "tier": chosen.tier, "slots": chosen.slots, "backend": chosen.backend,
-        "cores": cores(), "compiled_s": time.perf_counter() - began,
+        "rehearsal": chosen.rehearse, "task": chosen.task, "tier": chosen.tier, "slots": chosen.slots,
+        "backend": chosen.backend, "cores": cores(), "compiled_s": time.perf_counter() - began,
     }  # fmt: skip
     if chosen.rehearse and chosen.backend == "ray":
         import ray
