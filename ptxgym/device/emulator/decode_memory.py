@@ -102,8 +102,10 @@ def _count(form: Form) -> int | None:
     return count if total == 32 and TYPE_BYTES[kind] >= 4 and SPACES[form["space"]] in ("global", "") else None
 
 
-def _enter_class(row: Row, width: int) -> None:
+def _enter_class(row: Row, width: int, element_bytes: int) -> None:
     known = row[STYPE_AT]
+    if width == 16 != element_bytes:
+        raise RefusedOperand("a .b128 register takes .b128 alone")
     if known and known != REGISTER_CLASS[width]:
         raise RefusedOperand("registers of different widths in one vector")
     row[STYPE_AT] = REGISTER_CLASS[width]
@@ -120,7 +122,7 @@ def _loaded(kind: str, count: int) -> Handler:
             if type(element) is Register:
                 if element.width < max(width, 2):
                     raise RefusedOperand(f"`{element.name}` is too narrow for .{kind}")
-                _enter_class(row, element.width)
+                _enter_class(row, element.width, width)
                 found.append(context.register(element))
             elif isinstance(element, Sink) and count > 1:
                 found.append(-1)
@@ -147,7 +149,7 @@ def _stored(kind: str, count: int) -> Handler:
             if type(element) is Register:
                 if element.width < width:
                     raise RefusedOperand(f"`{element.name}` is too narrow for .{kind}")
-                _enter_class(row, element.width)
+                _enter_class(row, element.width, width)
         class_width = next((w for w, code in REGISTER_CLASS.items() if code == row[STYPE_AT]), width)
         row[STYPE_AT] = REGISTER_CLASS[class_width]
         found = []

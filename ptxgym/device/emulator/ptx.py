@@ -262,6 +262,7 @@ _TOKEN = re.compile(
     r"""(?:\s++|//[^\n]*+|/\*(?:[^*]|\*(?!/))*+\*/)*+
     ( \.loc[ \t][^\n]*+
     | [%$A-Za-z_][\w$]*+(?:(?:\.|::)\w++)*+
+    | \.\d++(?:[eE][+-]?\d++)?(?![\w$]|::)
     | \.\w[\w$]*+(?:::\w++)*+
     | 0[fF][0-9A-Fa-f]{8}(?!\w) | 0[dD][0-9A-Fa-f]{16}(?!\w)
     | 0[xX][0-9A-Fa-f]++U? | 0[bB][01]++U?
@@ -273,6 +274,8 @@ _TOKEN = re.compile(
     )""",
     re.VERBOSE,
 )
+_BARE_FRACTION = re.compile(r"(?<![\w$])\.\d")
+_FRACTION = re.compile(r"\.\d+(?:[eE][+-]?\d+)?")
 _LOC_OR_ASM = re.compile(r"(\.loc[ \t][^\n]*)|// begin inline asm")
 WORD_START = frozenset("%$_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 DIGITS = frozenset("0123456789")
@@ -282,6 +285,8 @@ END = "\0"
 def tokenise(text: str) -> list[str]:
     """Split PTX text into tokens; comments and white space are gone, a `.loc` line is one token, `END` is the last."""
     tokens: list[str] = _TOKEN.findall(text)
+    if _BARE_FRACTION.search(text):  # `.5` begins as a modifier such as `.2d` does; written `0.5` it is a number to all
+        tokens = [f"0{token}" if token[0] == "." and _FRACTION.fullmatch(token) else token for token in tokens]
     tokens.append(END)
     return tokens
 

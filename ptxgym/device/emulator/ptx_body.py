@@ -18,7 +18,6 @@ from ptxgym.device.emulator.ptx import (
     Not,
     Operand,
     Pair,
-    Real,
     Register,
     Sink,
     Special,
@@ -26,7 +25,7 @@ from ptxgym.device.emulator.ptx import (
     Variable,
     Vector,
 )
-from ptxgym.device.emulator.ptx_cursor import BINARY_OPERATORS, Cursor
+from ptxgym.device.emulator.ptx_cursor import Cursor
 
 _N = r"(\d{1,9})(?!\d)"
 _LOC = re.compile(rf"\.loc\s+{_N}\s+{_N}\s+{_N}(?:[^/]*?inlined_at\s+{_N}\s+{_N}\s+{_N})?")
@@ -192,7 +191,7 @@ class _BodyParser(Cursor):
         while True:
             name = self.word()
             if self.accept("<"):
-                count = self._expression(7, 0)  # not across the closing `>`
+                count = self.integer(7)  # not across the closing `>`
                 self.expect(">")
                 self.scope.ranges[name] = (kind, count)
             else:
@@ -238,6 +237,10 @@ class _BodyParser(Cursor):
                         at = self.at
                     token = tokens[at]
                     at += 1
+                    if token == ".unified":  # stands after the address of `ld`
+                        opcode += token
+                        token = tokens[at]
+                        at += 1
                     if token == ",":
                         continue
                     if token == ";":
@@ -287,6 +290,10 @@ class _BodyParser(Cursor):
             operand = self._lookup(token)
             if isinstance(operand, Symbol) and self.tokens[self.at] in ("+", "-"):
                 return Symbol(operand.variable, operand.offset + self._signed_offset())
+            if isinstance(operand, Symbol) and self.accept("["):  # `A[5]` counts elements, `A+5` bytes
+                index = self.integer()
+                self.expect("]")
+                return Symbol(operand.variable, operand.offset + index * TYPE_BYTES[operand.variable.type])
             return operand
         if first == "!" and token == "!" and self.tokens[self.at + 1][0] in WORD_START:
             self.at += 2
@@ -296,22 +303,8 @@ class _BodyParser(Cursor):
         return self.fail(f"expected an operand, found `{token[:60]}`")
 
     def _constant(self) -> Operand:
-        start, negative = self.at, False
-        while self.tokens[self.at] == "-":
-            self.at += 1
-            negative = not negative
-        token = self.tokens[self.at]
-        if token[0] in DIGITS:
-            number = self.number(token)
-            self.at += 1
-            if isinstance(number, Real):
-                sign = 1 << (8 * number.width - 1) if negative else 0
-                return Real(number.bits ^ sign, number.width)
-            # `|` after a constant would be a pair, which no instruction has: it continues the expression
-            if self.tokens[self.at] not in BINARY_OPERATORS and self.tokens[self.at] != "?":
-                return Integer(-number.value if negative else number.value)
-        self.at = start
-        return Integer(self.integer())
+        # `|` after a constant would be a pair, which no instruction has: it continues the expression
+        return self.signed_number() or self.constant()
 
     def _signed_offset(self) -> int:
         """An offset that begins with its sign: `+16`, `+-16`, `-16`."""

@@ -93,6 +93,32 @@ def test_initialisers() -> None:
     assert (found["zeros"].initial, found["zeros"].size_bytes, found["zeros"].align) == (b"", 32, 16)
 
 
+def test_rows_that_are_left_short_end_in_zeros() -> None:
+    """As ptxas has it: one pair of braces a dimension, each row as long as its bound says."""
+    head = """
+.global .u32 short[2][3] = {{1, 2}, {4, 5}};
+.global .u32 open[][3] = {{1, 2}, {4, 5}};
+.global .f32 kernel[][3] = {{.05, .1, .05}, {.1, .4, .1}, {.05, .1, .05}};
+.global .u16 deep[2][2][2] = {{{1}, {2}}, {{3}}};
+.global .u32 none[2][3] = {{}, {1}};
+.global .v4 .f32 vector = {1.0, 2.0, 3.0, 4.0};
+.global .v2 .u32 vectors[3] = {{1, 2}, {3, 4}};
+.global .f32 sums[2] = {1.0 + 0.5, -(.25)};
+.global .u64 addresses[2][2] = {{short}, {short+8}};
+"""
+    found = parse_module(kernel("ret;", head)).variables
+    assert found["short"].initial == struct.pack("<6I", 1, 2, 0, 4, 5, 0)
+    assert (found["open"].initial, found["open"].size_bytes) == (struct.pack("<6I", 1, 2, 0, 4, 5, 0), 24)
+    assert found["kernel"].initial == struct.pack("<9f", 0.05, 0.1, 0.05, 0.1, 0.4, 0.1, 0.05, 0.1, 0.05)
+    assert found["deep"].initial == struct.pack("<8H", 1, 0, 2, 0, 3, 0, 0, 0)
+    assert found["none"].initial == struct.pack("<6I", 0, 0, 0, 1, 0, 0)
+    assert found["vector"].initial == struct.pack("<4f", 1, 2, 3, 4) and found["vector"].align == 16
+    assert not found["vector"].is_array
+    assert found["vectors"].initial == struct.pack("<6I", 1, 2, 3, 4, 0, 0) and found["vectors"].align == 8
+    assert found["sums"].initial == struct.pack("<2f", 1.5, -0.25)
+    assert [reference.offset for reference in found["addresses"].references] == [0, 16]
+
+
 def test_initialiser_with_bytes_of_an_address_is_kept_but_unsupported() -> None:
     head = ".global .u32 g;\n.global .b8 packed[3] = {0xFF(g), 0xFF00(g), 1};"
     assert parse_module(kernel("ret;", head)).variables["packed"].unsupported
@@ -125,7 +151,23 @@ def test_declared_functions_do_not_hide_kernels() -> None:
         (kernel("L:\nL:\nret;"), "defined twice"),
         (kernel(".shared .align 3 .b8 x[4];"), "power of two"),
         (kernel("", ".global .b8 x[2] = {1,2,3};"), "longer than"),
+        (kernel("", ".global .u32 x[2][3] = {{1,2,3,4},{5}};"), "or one of its rows"),
+        (kernel("", ".global .u32 x[2][3] = {{1},{2},{3}};"), "longer than"),
+        (kernel("", ".global .u32 x[2][3] = {1,2,3};"), "expected `{`"),
+        (kernel("", ".global .u32 x[3] = {{1},{2}};"), "expected a constant"),
+        (kernel("", ".global .u32 x[2] = 5;"), "expected `{`"),
+        (kernel("", ".global .u32 x[1][];"), "expected a constant"),
+        (kernel("", ".global .v4 .f64 x;"), "at most 128 bits"),
+        (kernel("", f".global .u32 x{'[1]' * 33};"), "dimensions"),
+        (kernel("", ".global .u32 x[-2][-3];"), "elements"),
+        (kernel("", ".global .u32 x[1000000000] = {1};"), "too large"),
         (kernel("mov.u32 a, 1/0;"), "division by zero"),
+        (kernel("mov.f32 a, 1.0/0.0;"), "division by zero"),
+        (kernel("mov.f32 a, 1.0+1;"), "casts"),
+        (kernel("mov.f32 a, 1.0<<2.0;"), "casts"),
+        (kernel("mov.f32 a, ~1.5;"), "floating-point"),
+        (kernel(".shared .b8 x[1.5];"), "expected an integer"),
+        (kernel("mov.f32 a, .5f;"), "expected an operand"),
         (kernel("ld.u32 a, [b;"), "expected `]`"),
         ("\x00\x01\x02", "does not begin"),
     ],
@@ -240,10 +282,42 @@ def test_operand_kinds() -> None:
         ("1.5", Real(0x3FF8000000000000, 8)),
         ("2e1", Real(0x4034000000000000, 8)),
         ("-1.5E-1", Real(0xBFC3333333333333, 8)),
+        (".5", Real(0x3FE0000000000000, 8)),
+        ("-.25e+2", Real(0xC039000000000000, 8)),
+        ("+.5E-1", Real(0x3FA999999999999A, 8)),
+        ("5.e1", Real(0x4049000000000000, 8)),
+        ("- -.5", Real(0x3FE0000000000000, 8)),
+        ("+-0f7FC00001", Real(0xFFC00001, 4)),
+        ("(.5)", Real(0x3FE0000000000000, 8)),
+        ("1.0+.5*3.0", Real(0x4004000000000000, 8)),
+        ("-(1.0/4.0)", Real(0xBFD0000000000000, 8)),
+        ("0f3F800000*2.0", Real(0x4000000000000000, 8)),
+        ("1.5>.5", Integer(1)),
+        ("1?.5:.25", Real(0x3FE0000000000000, 8)),
     ],
 )
 def test_constants(text: str, value: Integer | Real) -> None:
     assert first_instruction(f".reg .b64 a;\nmov.u64 a, {text};").operands[1] == value
+
+
+def test_modifiers_that_begin_with_digits_stay_modifiers() -> None:
+    """`.2d` apart from its opcode is no number, and the numbers around it are."""
+    body = ".reg .f32 a;\ncp.async.bulk.tensor .2d\n.16x64b .5, .25;"
+    instruction = first_instruction(body)
+    assert instruction.opcode == "cp.async.bulk.tensor.2d.16x64b"
+    assert instruction.operands == (Real(0x3FE0000000000000, 8), Real(0x3FD0000000000000, 8))
+
+
+def test_elements_of_a_variable_as_addresses() -> None:
+    """9.7.9.3: `A[5]` is the address of an element, `A+5` one of bytes; as ptxas has it."""
+    head = ".global .u64 A[10];\n.global .v4 .f32 V[10];"
+    operands = first_instruction(".reg .b64 a;\nop A[5], A+5, V[5], A[2+1];", head).operands
+    assert [operand.offset for operand in operands] == [40, 5, 20, 24]
+
+
+def test_unified_is_a_modifier_behind_the_address() -> None:
+    instruction = first_instruction(".reg .b64 a; .reg .b32 r;\nld.global.u32 r, [a+4].unified;")
+    assert instruction.opcode == "ld.global.u32.unified" and instruction.operands[1].offset == 4
 
 
 def test_no_space_before_brackets_and_modifiers_apart() -> None:

@@ -6,7 +6,9 @@ import contextlib
 import itertools
 import random
 import re
+import struct
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -92,6 +94,47 @@ def test_instructions_come_back_as_written(opcode: str, texts: list[str], guard:
     written = [re.sub(r"\+0(?![\dxfd])", "", text) for text in texts]  # an offset of zero is none
     assert [render(operand) for operand in instruction.operands] == written
     assert (instruction.guard is not None, instruction.guard_not) == (bool(guard), "!" in guard)
+
+
+@given(
+    st.tuples(st.text("0123456789", max_size=12), st.text("0123456789", max_size=12)).filter(any),
+    st.one_of(st.just(""), st.tuples(st.sampled_from("eE"), st.integers(-300, 300)).map(lambda e: f"{e[0]}{e[1]:+}")),
+    st.text("+-", max_size=3),
+    st.booleans(),
+)
+def test_every_spelling_of_a_number_is_its_value(
+    digits: tuple[str, str], power: str, signs: str, in_array: bool
+) -> None:
+    """Digits before the point, behind it, or both; Python reads the same numeral."""
+    numeral = f"{digits[0]}.{digits[1]}{power}"
+    value = float(numeral) * (-1.0) ** signs.count("-")
+    written = " ".join(signs) + numeral
+    if in_array:
+        text = kernel("ret;", f".global .f64 x[2] = {{{written},{written}}};")
+        assert parse_module(text).variables["x"].initial == struct.pack("<2d", value, value)
+    else:
+        body = parse_module(kernel(f".reg .f64 a;\nmov.f64 a,{written};")).functions["k"].body
+        assert body.instructions[0].operands[1] == Real(struct.unpack("<Q", struct.pack("<d", value))[0], 8)
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.randoms(use_true_random=False), st.booleans())
+def test_initialisers_fill_rows_as_arrays_of_c_do(bounds: list[int], chance: random.Random, is_open: bool) -> None:
+    """Rows of any length up to their bound, against an array of zeros that is written by index."""
+    expected = np.zeros(bounds, "<u4")
+
+    def rows(place: tuple[int, ...]) -> str:
+        if len(place) == len(bounds):
+            expected[place] = chance.randrange(1, 1 << 32)
+            return str(expected[place])
+        length = bounds[0] if not place and is_open else chance.randint(0, bounds[len(place)])
+        return "{" + ", ".join(rows((*place, index)) for index in range(length)) + "}"
+
+    text = rows(())
+    dimensions = "".join(f"[{bound}]" for bound in bounds)
+    if is_open:
+        dimensions = "[]" + dimensions[dimensions.index("]") + 1 :]
+    found = parse_module(kernel("ret;", f".global .u32 x{dimensions} = {text};")).variables["x"]
+    assert (found.initial, found.size_bytes) == (expected.tobytes(), expected.nbytes)
 
 
 @given(st.text(max_size=300))
