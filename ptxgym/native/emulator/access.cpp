@@ -17,6 +17,16 @@ const void* gap_in(const uint8_t* at, uint64_t bytes) {
   return word == 0x01010101u ? nullptr : std::memchr(at, 0, bytes);
 }
 
+void report_unwritten(Cta& cta, Warp& w, const Inst& inst, int lane, const Buffer& buffer, uint64_t offset,
+                      uint64_t bytes, const void* gap, const char* what) {
+  FindingRecord* f = cta.findings.add(cta, &w, lane, "memory.uninitialised", Severity::Warning, cta.index_of(inst));
+  if (!f) return;
+  f->address = buffer.base + static_cast<uint64_t>(static_cast<const uint8_t*>(gap) - buffer.initialised);
+  f->say("%s of %llu bytes at byte %llu of %s reads memory that nothing has written", what,
+         static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(offset), buffer.name);
+  f->mend("write %s (a kernel or a memset) before it is read", buffer.name);
+}
+
 void read_uninitialised(Cta& cta, Warp& w, const Inst& inst, const Buffer& buffer, const Addresses& a, uint32_t mask) {
   const uint64_t each = a.each;
   if (a.pattern != Pattern::Any && !gap_in(buffer.initialised + (a.low - buffer.base), a.high + each - a.low)) return;
@@ -25,14 +35,7 @@ void read_uninitialised(Cta& cta, Warp& w, const Inst& inst, const Buffer& buffe
     const uint64_t offset = a.of(lane) - buffer.base;
     const void* gap = gap_in(buffer.initialised + offset, each);
     if (!gap) continue;
-    const uint64_t byte = static_cast<uint64_t>(static_cast<const uint8_t*>(gap) - buffer.initialised);
-    if (FindingRecord* f =
-            cta.findings.add(cta, &w, lane, "memory.uninitialised", Severity::Warning, cta.index_of(inst))) {
-      f->address = buffer.base + byte;
-      f->say("load of %llu bytes at byte %llu of %s reads memory that nothing has written",
-             static_cast<unsigned long long>(each), static_cast<unsigned long long>(offset), buffer.name);
-      f->mend("write %s (a kernel or a memset) before it is read", buffer.name);
-    }
+    report_unwritten(cta, w, inst, lane, buffer, offset, each, gap, "load");
     return;
   }
 }
@@ -62,6 +65,15 @@ __attribute__((noinline)) bool note_lanes(Cta& cta, Warp& w, const Inst& inst, u
 }
 
 }  // namespace
+
+bool note_unwritten(Cta& cta, Warp& w, const Inst& inst, int lane, uint64_t address, uint64_t bytes, const char* what) {
+  const Buffer* buffer = bytes ? cta.find_buffer(address, bytes) : nullptr;
+  if (!buffer || !buffer->initialised) return false;
+  const uint64_t offset = address - buffer->base;
+  const void* gap = std::memchr(buffer->initialised + offset, 0, bytes);
+  if (gap) report_unwritten(cta, w, inst, lane, *buffer, offset, bytes, gap, what);
+  return gap != nullptr;
+}
 
 uint64_t window_of(Space space) {
   return space == S_SHARED ? SHARED_WINDOW : space == S_LOCAL ? LOCAL_WINDOW : space == S_PARAM ? PARAM_WINDOW : 0;

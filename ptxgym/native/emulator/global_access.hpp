@@ -1,4 +1,5 @@
-// Where Grid::order is there: tells it of accesses to global memory, before the data moves.
+// What the checks of global memory must be told of an access, before the data moves: what it reads there, and where
+// Grid::order is there, all of it.
 #pragma once
 #include "core.hpp"
 
@@ -26,6 +27,9 @@ class Ranges {
   int count_ = 0;
   uint64_t bytes_ = 0;
 };
+
+// Warns of `what`, such as "copy", that reads bytes which nothing has written; whether it does.
+bool note_unwritten(Cta&, Warp&, const Inst&, int lane, uint64_t address, uint64_t bytes, const char* what);
 
 // An access of lanes to a buffer; one lane accesses `each` bytes.
 void order_global(Cta&, Warp&, const Inst&, Buffer&, const Ranges&, uint64_t each, Access);

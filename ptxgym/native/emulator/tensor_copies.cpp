@@ -94,9 +94,10 @@ uint8_t* resolve_bulk(Cta& cta, Warp& warp, const Inst& inst, int lane, uint64_t
   if (!data) {
     cta.fault(warp, inst, lane, "bulk.global_out_of_bounds",
               "a bulk copy of %u bytes at global address 0x%llx leaves every buffer", bytes, hex(global));
-  } else if (cta.grid.order) {
-    order_copy(cta, warp, inst, lane, global, bytes, access);
+    return nullptr;
   }
+  if (access == Access::Read) note_unwritten(cta, warp, inst, lane, global, bytes, "bulk copy");
+  if (cta.grid.order) order_copy(cta, warp, inst, lane, global, bytes, access);
   return data;
 }
 
@@ -310,6 +311,7 @@ Step cp_async(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
   if (inst.e >= 0 && inst.flags & F_C_NOT) ignored = ~ignored;
   auto copies = std::make_unique<LaneCopies>();
   copies->inst = at;
+  bool told = false;
   for (uint32_t rest = mask; rest; rest &= rest - 1) {
     const int lane = first_lane(rest);
     const uint64_t shared = cta.own(addresses.a(lane)), global = addresses.b(lane);
@@ -325,6 +327,7 @@ Step cp_async(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
     if (bytes && (global % size || !(source = cta.global(global, bytes, Access::Read)))) {
       return cta.fault_address(warp, inst, lane, S_GLOBAL, global, bytes, size, "cp.async from");
     }
+    if (!told) told = note_unwritten(cta, warp, inst, lane, global, bytes, "cp.async");
     if (bytes && cta.grid.order) order_copy(cta, warp, inst, lane, global, bytes, Access::Read);
     copies->pieces.push_back({source, static_cast<uint32_t>(shared), bytes, size});
   }

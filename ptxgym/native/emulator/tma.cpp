@@ -338,7 +338,7 @@ bool resolve(Cta& cta, Warp& warp, const Inst& inst, int lane, uint64_t map_addr
                   coords[i], std::min(i, rank - 1));
   }
   box.lines.resize(box_lines(map));
-  bool inside = false;
+  bool inside = false, told = access != Access::Read;
   for (uint32_t index = 0; index < box.lines.size(); ++index) {
     const int32_t row[] = {coords[0], coords[by_row ? 1 + index : 1]};
     const BoxLine line = by_row ? box_line(map, row, 0) : box_line(map, coords, index);
@@ -354,6 +354,7 @@ bool resolve(Cta& cta, Warp& warp, const Inst& inst, int lane, uint64_t map_addr
                     "of every buffer; check its globalDim and globalStrides",
                     size, hex(line.address));
     }
+    if (!told) told = note_unwritten(cta, warp, inst, lane, line.address, size, "tensor copy");
     if (cta.grid.order) order_copy(cta, warp, inst, lane, line.address, size, access);
   }
   if (!inside) note_outside(cta, warp, inst, lane, map, coords, access);

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "core.hpp"
+#include "global_access.hpp"
 #include "matrix_sum.hpp"
 #include "tensor.hpp"
 
@@ -80,6 +80,30 @@ uint8_t* line(Cta& cta, Warp& w, const Inst& inst, uint64_t address, uint32_t by
   return at;
 }
 
+// Tells the checks of global memory of the lines of a matrix that lie there: weak accesses (PTX ISA 9.7.14.4.3).
+void note_lines(Cta& cta, Warp& w, const Inst& inst, const Ranges& lines, bool writes) {
+  bool told = writes;
+  Ranges inside;
+  Buffer* buffer = nullptr;
+  const auto tell = [&] {
+    if (cta.grid.order && buffer && !buffer->read_only)
+      order_global(cta, w, inst, *buffer, inside, static_cast<uint64_t>(element_bytes_of(inst.type)),
+                   writes ? Access::Write : Access::Read);
+  };
+  for (const Range& line : lines) {
+    Buffer* const holds = cta.find_buffer(line.address, line.bytes);
+    if (!holds) continue;  // shared memory
+    if (!told) told = note_unwritten(cta, w, inst, 0, line.address, line.bytes, "wmma.load");
+    if (holds != buffer) {
+      tell();
+      buffer = holds;
+      inside = Ranges();
+    }
+    inside.add(line.address, line.bytes);
+  }
+  tell();
+}
+
 Step transfer(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
   if (!whole(cta, w, inst, mask)) return Step::Fault;
   const int32_t* layout = cta.pool(inst.vec2);
@@ -95,12 +119,15 @@ Step transfer(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
         (inst.b >= 0 && w.reg<uint32_t>(inst.b)[lane] != stride))
       return cta.fault(w, inst, lane, "wmma.divergent_operands",
                        "lane %d gives another address or stride than lane 0: wmma moves one matrix of the warp", lane);
-  uint8_t* where[32];
+  uint8_t* where[LANES];
+  Ranges touched;
   for (int i = 0; i < lines; ++i) {
     const uint64_t address = start + uint64_t{stride} * static_cast<uint64_t>(i * bytes);
     where[i] = line(cta, w, inst, address, static_cast<uint32_t>(length * bytes), writes);
     if (!where[i]) return Step::Fault;
+    touched.add(address, static_cast<uint64_t>(length * bytes));
   }
+  note_lines(cta, w, inst, touched, writes);
   for (int lane = 0; lane < LANES; ++lane) {
     for (int i = 0; i < registers.elements(); ++i) {
       const Place place = shape.place(lane, i);
