@@ -93,12 +93,13 @@ class Sides:
 
     def __init__(self, task: Task, gpu: Gpu, stack: ExitStack, axes: Axes | None = None) -> None:
         from ptxgym.device.cuda.memory import GpuMemory
+        from ptxgym.device.cuda.regions import RegionPool
 
         self.task, self.gpu, self.stack = task, gpu, stack
         cases = [case for case in conditions(task, "hardware").cases if not case.hidden]
         self.axes = axes or cases[0].axes
         self.cases = [replace(case, axes=self.axes) for case in cases]
-        self.memory = GpuMemory(gpu.memory_bytes)
+        self.memory = GpuMemory(gpu.memory_bytes, RegionPool(8 << 30))
         stack.callback(self.memory.close)
         self.text = task.source(oracle(task, "h100"))
         self.times: dict[str, list[float]] = {}

@@ -267,7 +267,7 @@ def test_regions_at_the_size_that_is_timed(gpu: Gpu) -> None:
     start = clock()
     assert executor.load(built, [plan]) is None
     load_s = clock() - start
-    pool = RegionPool()
+    pool = RegionPool(8 << 30)
     a, b = pool.take(2 * m * k), pool.take(2 * n * k)
     slots = [pool.take(2 * m * n) for _ in range(3)]
     random = cupy.random.default_rng(1)

@@ -46,6 +46,8 @@ PROFILERS_AT_ONCE = 2
 """Nsight Compute lets one process profile at a time; beside it another makes its context, or ends."""
 QUIET_S = 1.0
 """How long nobody must have been at work before profilers are started that nobody has asked for yet."""
+REGIONS_SHARE = 0.15
+"""Of the GPU's memory, for idle regions: what eight evaluations of attention forward leave fits in an H200's."""
 AT_ONCE = 8
 """Evaluations that hold GPU memory at a time: each has an executor's context, private buffers and results."""
 
@@ -58,8 +60,8 @@ class Bench:
         self._gpu = gpu
         self._lock = DeviceLock(gpu.uuid)
         self._executors: Warm[Executor] = Warm(self._start_executor, Executor.kill, AT_ONCE)
-        self._regions = RegionPool()
-        """For inputs and outputs of executors."""
+        self._regions = RegionPool(int(REGIONS_SHARE * gpu.memory_bytes))
+        """For inputs and outputs of executors, and for what is kept of them."""
         self._profilers: Warm[ncu.ProfiledExecutor | ncu.Unavailable] = Warm(
             self._start_profiler, _end_profiler, WARM_PROFILERS
         )
@@ -128,7 +130,7 @@ class Bench:
         try:
             cupy.cuda.Device(0).use()
             health = Health(self._gpu, _probe)
-            memory = GpuMemory(self._gpu.memory_bytes)
+            memory = GpuMemory(self._gpu.memory_bytes, self._regions)
         except cupy.cuda.runtime.CUDARuntimeError as error:
             raise InfrastructureError(f"{self._gpu.name} cannot be used: {error}; see `nvidia-smi`") from error
         threading.Thread(target=importlib.import_module, args=("torch",), daemon=True).start()  # seconds, ahead of need
@@ -162,7 +164,7 @@ class Bench:
                     running.kill()
                     running = self._executors.take()
             else:
-                self._executors.expect(-1)  # what waits has one queue
+                self._executors.expect(-1, coming=self._at_work)  # what waits has one queue
                 running = self._start_executor(side_streams=True)
         except BaseException:
             self._places.release()
@@ -189,11 +191,15 @@ class Bench:
                 running.kill()
             running.kill()  # where the lock was not granted; the dead stay dead
         finally:
-            placed.release()
-            with self._mutex:
-                self._running.discard(running)
-            self._places.release()
-            self._left()
+            try:
+                with contextlib.suppress(InfrastructureError), self._lock.shared():  # unmapping disturbs a race
+                    placed.release()
+                placed.release()  # where the lock was not granted
+            finally:
+                with self._mutex:
+                    self._running.discard(running)
+                self._places.release()
+                self._left()
 
     def _renewed(self, running: Executor) -> Executor:
         with contextlib.suppress(Exception), self._starting, self._lock.shared(long=True):

@@ -27,11 +27,11 @@ class _Inputs(dict[str, Region]):
 class GpuMemory:
     """See `tools.Memory`."""
 
-    def __init__(self, memory_bytes: int) -> None:
-        """Use a GPU of so much memory."""
+    def __init__(self, memory_bytes: int, slots: RegionPool) -> None:
+        """Use a GPU of so much memory, and results of `slots`."""
         self._limit_bytes = int(INPUTS_SHARE * memory_bytes)
         self._inputs: OrderedDict[tuple[str, int, Case], _Inputs] = OrderedDict()
-        self._slots = RegionPool()
+        self._slots = slots
         self._mutex = threading.Lock()
 
     def inputs(self, task: Task, case: Case) -> Mapping[str, Region]:

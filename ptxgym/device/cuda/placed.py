@@ -2,9 +2,9 @@
 
 What a call asks of the driver, it asks of the one driver of all GPUs of a host. Were every input and every result a
 region of its own, which each new context imports, and maps for each copy, that would be most of what an evaluation
-asks beside its context (docs/cluster.md). So each buffer has two places that the context imports once. Before a call
-the judge process copies the pristine inputs to one of the two, the executor maps it at a fresh address as long as the
-call lasts, and the judge process copies the results from it. No context of a submission ever maps what is pristine.
+asks beside its context (docs/cluster.md). So buffers have places, one more of each size than a call needs, that the
+context imports once. Before a call the judge process copies the pristine inputs to places that it draws, the executor
+maps them at fresh addresses as long as the call lasts, and the judge process copies the results from there.
 """
 
 from __future__ import annotations
@@ -16,11 +16,9 @@ from ptxgym.build.model import Build
 from ptxgym.device.cuda.executor import Call, Executor, Poison, first_byte
 from ptxgym.device.cuda.regions import Region, RegionPool
 from ptxgym.device.cuda.tools import Handles
+from ptxgym.errors import InfrastructureError, UsageError
 from ptxgym.plan.model import LaunchPlan
 from ptxgym.verdict import Failure
-
-PLACES = 2
-"""For each buffer: one is drawn for each call, so that what a kernel leaves in one does not wait in the next call."""
 
 
 class PlacedExecutor:
@@ -31,7 +29,9 @@ class PlacedExecutor:
         self.executor = executor
         self._pool = pool
         self._plans: Sequence[LaunchPlan] = ()
-        self._places: dict[tuple[str, int], list[Region]] = {}
+        self._last: int | None = None
+        self._free: dict[int, list[Region]] = {}
+        """By size, between calls."""
 
     def load(self, build: Build, plans: Sequence[LaunchPlan]) -> Failure | None:
         """Load module and plans; see `Executor.load`."""
@@ -59,25 +59,36 @@ class PlacedExecutor:
             flush: As there.
             profile: As there.
             poison: As there.
+
+        Raises:
+            InfrastructureError: if the machine failed, or its memory is short.
+            UsageError: if an input is missing, or memory has the wrong size.
         """
-        places = {
-            buffer.name: self._place(buffer.name, buffer.size_bytes)
-            for buffer in self._plans[plan].buffers
-            if buffer.role in ("input", "output")
-        }
-        given = [(places[name], source) for name, source in inputs.items() if name in places]
-        for place, source in given:
-            place.fill(first_byte(place), source)
-        Region.finish()
-        called = self.executor.call(
-            plan, {}, {}, timeout_s=timeout_s, flush=flush, profile=profile, poison=poison, places=places
-        )
-        if isinstance(called, Call):
-            for name, target in results.items():
-                if name in places:
-                    target.take(places[name], first_byte(places[name]))
+        if self._last != plan:  # buffers of other sizes
+            self._give_up()
+        self._last = plan
+        sizes = {b.name: b.size_bytes for b in self._plans[plan].buffers if b.role in ("input", "output")}
+        wanted = {b.name for b in self._plans[plan].buffers if b.role == "input"}
+        results = {name: target for name, target in results.items() if name in sizes}
+        _check({name: inputs.get(name) for name in wanted} | dict(results), sizes)
+        places: dict[str, Region] = {}
+        try:
+            for name, size_bytes in sizes.items():
+                places[name] = self._draw(size_bytes)
+            for name in wanted:
+                places[name].fill(first_byte(places[name]), inputs[name])
             Region.finish()
-        return called
+            called = self.executor.call(
+                plan, {}, {}, timeout_s=timeout_s, flush=flush, profile=profile, poison=poison, places=places
+            )
+            if isinstance(called, Call):
+                for name, target in results.items():
+                    target.take(places[name], first_byte(places[name]))
+                Region.finish()
+            return called
+        finally:
+            for place in places.values():
+                self._free[place.size_bytes].append(place)
 
     def spoil(self) -> None:
         """Have the process take no other submission."""
@@ -85,15 +96,35 @@ class PlacedExecutor:
 
     def release(self) -> None:
         """Give the memory back, unless the context may still write to it."""
-        places, self._places = self._places, {}
-        if not self.executor.ended:
-            return
-        for regions in places.values():
-            for region in regions:
-                self._pool.give_back(region)
+        free, self._free = self._free, {}
+        if self.executor.ended:
+            for places in free.values():
+                for place in places:
+                    self._pool.give_back(place)
 
-    def _place(self, name: str, size_bytes: int) -> Region:
-        held = self._places.setdefault((name, size_bytes), [])
-        while len(held) < PLACES:
-            held.append(self._pool.take(size_bytes))
-        return held[secrets.randbelow(PLACES)]
+    def _give_up(self) -> None:
+        """Give the memory back that no call uses, while the context goes on."""
+        for places in self._free.values():
+            while places:
+                self.executor.forget(places[-1])
+                self._pool.give_back(places.pop())
+
+    def _draw(self, size_bytes: int) -> Region:
+        """Return one of two at least, so that what a kernel leaves in one need not wait there in the next call."""
+        free = self._free.setdefault(size_bytes, [])
+        while len(free) < 2:
+            try:
+                free.append(self._pool.take(size_bytes))
+            except InfrastructureError:
+                if not free:
+                    raise
+                break  # the spare one is worth less than the call
+        return free.pop(secrets.randbelow(len(free)))
+
+
+def _check(regions: Mapping[str, Region | None], sizes: Mapping[str, int]) -> None:
+    for name, region in regions.items():
+        if region is None:
+            raise UsageError(f"no memory for the input {name}")
+        if region.size_bytes != sizes[name]:
+            raise UsageError(f"the memory for {name} has {region.size_bytes} bytes; the plan wants {sizes[name]}")

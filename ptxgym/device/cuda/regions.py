@@ -126,7 +126,7 @@ class Region:
 class RegionPool:
     """Regions that are used again, by allocated size; safe to share among threads."""
 
-    def __init__(self, limit_bytes: int = 8 << 30) -> None:
+    def __init__(self, limit_bytes: int) -> None:
         """Keep at most `limit_bytes` of idle regions."""
         self._limit_bytes = limit_bytes
         self._idle: dict[int, list[Region]] = defaultdict(list)

@@ -43,7 +43,7 @@ class Warm(Generic[T]):
         """
         with self._mutex:
             self._expected = max(0, self._expected + more)
-            wanted = min(self._expected - coming, self._most)
+            wanted = min(self._expected, self._most) - coming
         self._start_missing(wanted)
 
     @property

@@ -95,9 +95,9 @@ CUresult SlotPool::create(std::uint64_t size, CUmemGenericAllocationHandle* hand
     return driver().cuMemCreate(handle, size, &properties, 0);
 }
 
-CUmemGenericAllocationHandle SlotPool::take(std::uint64_t size) {
+CUmemGenericAllocationHandle SlotPool::take(std::uint64_t size, std::size_t spares) {
     std::vector<CUmemGenericAllocationHandle>& free = free_[size];
-    while (free.size() < 2) {
+    while (free.size() < 1 + spares) {
         CUmemGenericAllocationHandle handle;
         CUresult created = create(size, &handle);
         if (created != CUDA_SUCCESS && !free.empty()) break;  // the spare one is worth less than the call
@@ -126,13 +126,14 @@ void SlotPool::release_all() {
     free_.clear();
 }
 
-PrivateBuffer::PrivateBuffer(AddressSpace& space, SlotPool& pool, std::uint64_t size, CUstream stream)
+PrivateBuffer::PrivateBuffer(AddressSpace& space, SlotPool& pool, std::uint64_t size, CUstream stream,
+                             std::size_t spares)
     : pool_(&pool), size_(size), mapped_bytes_(space.round_up(std::max<std::uint64_t>(size, 1))) {
     if (allocates_exactly()) {
         check(driver().cuMemAlloc(&address_, std::max<std::uint64_t>(size, 1)), "cuMemAlloc");
         return;
     }
-    handle_ = pool.take(mapped_bytes_);
+    handle_ = pool.take(mapped_bytes_, spares);
     try {
         place(space, handle_, stream);
     } catch (...) {

@@ -58,7 +58,7 @@ private:
     std::uint64_t size_;
 };
 
-// Physical allocations by size. There is always one more than is in use, so that a buffer changes its place.
+// Physical allocations by size. With one more than is in use, a buffer changes its place.
 class SlotPool {
 public:
     explicit SlotPool(AddressSpace& space) : space_(space) {}
@@ -66,7 +66,8 @@ public:
     SlotPool(const SlotPool&) = delete;
     SlotPool& operator=(const SlotPool&) = delete;
 
-    CUmemGenericAllocationHandle take(std::uint64_t size);
+    // One of at least `spares` more than are in use.
+    CUmemGenericAllocationHandle take(std::uint64_t size, std::size_t spares);
     void give_back(CUmemGenericAllocationHandle handle, std::uint64_t size) { free_[size].push_back(handle); }
     void release_all();
 
@@ -84,7 +85,7 @@ class Region;
 // know exact bounds it is a plain allocation instead.
 class PrivateBuffer {
 public:
-    PrivateBuffer(AddressSpace& space, SlotPool& pool, std::uint64_t size, CUstream stream);
+    PrivateBuffer(AddressSpace& space, SlotPool& pool, std::uint64_t size, CUstream stream, std::size_t spares = 1);
     // In memory that the other side has made for it, and may have filled.
     PrivateBuffer(const Region& place, std::uint64_t size, CUstream stream);
     ~PrivateBuffer();

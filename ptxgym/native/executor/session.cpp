@@ -164,7 +164,7 @@ void Session::allocate(const Plan& plan, const Call& call, Prepared& prepared) {
     }
     const Stage stage("allocate");
     if (call.flush && !flush_)
-        flush_ = std::make_unique<PrivateBuffer>(*space_, *pool_, std::uint64_t{2} * l2_bytes_, main_);
+        flush_ = std::make_unique<PrivateBuffer>(*space_, *pool_, space_->round_up(std::uint64_t{2} * l2_bytes_), main_, 0);
     std::uint64_t staged_bytes = 0;
     for (const Operation& operation : plan.operations)
         if (operation.kind == Operation::Kind::upload && !operation.setup)

@@ -88,7 +88,7 @@ private:
     bool pageable_access_ = false;
     std::unique_ptr<AddressSpace> space_;
     std::unique_ptr<SlotPool> pool_;
-    std::unique_ptr<PrivateBuffer> flush_;  // no kernel is told where it is, so it stays
+    std::unique_ptr<PrivateBuffer> flush_;  // stays: the flush before a timed call overwrites all of it
     std::unique_ptr<Gate> gate_;
     CUstream main_ = nullptr;
     CUevent started_ = nullptr, ended_ = nullptr;

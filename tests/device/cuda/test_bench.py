@@ -168,7 +168,7 @@ def test_process_that_ended_while_it_waited_is_not_taken(bench: Bench) -> None:
 
 
 def test_executor_ends_even_where_the_lock_is_not_granted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(*, long: bool) -> Any:
+    def never(*, long: bool = False) -> Any:
         raise InfrastructureError("GPU-fake was not free within 600 s")
 
     for number in range(benches.AT_ONCE + 1):

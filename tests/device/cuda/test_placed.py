@@ -12,6 +12,7 @@ import pytest
 from ptxgym.device.cuda.executor import Call, first_byte
 from ptxgym.device.cuda.placed import PlacedExecutor
 from ptxgym.device.cuda.regions import Region, RegionPool
+from ptxgym.errors import InfrastructureError, UsageError
 from ptxgym.plan.model import Buffer, LaunchPlan
 from ptxgym.verdict import Failure, Stage, Status
 
@@ -47,6 +48,11 @@ class Adds:
 
     def __init__(self) -> None:
         self.seen: list[Mapping[str, Memory]] = []
+        self.forgotten: list[Memory] = []
+
+    def forget(self, region: Memory) -> None:
+        assert not self.ended
+        self.forgotten.append(region)
 
     def load(self, build: Any, plans: Any) -> None:
         pass
@@ -74,12 +80,15 @@ def placed(monkeypatch: pytest.MonkeyPatch) -> PlacedExecutor:
     monkeypatch.setattr(Region, "allocate", lambda size_bytes: Memory(size_bytes, fill=0xEE))
     monkeypatch.setattr(Region, "finish", staticmethod(finish))
     buffers = [("A", "input"), ("C", "output"), ("W", "workspace"), ("table", "symbol")]
-    plan = LaunchPlan(
-        build_key="b", device_profile="h200", axes={}, operations=(), isolation="full", recorder_revision=1,
-        buffers=tuple(Buffer.model_validate({"name": n, "role": r, "size_bytes": 100}) for n, r in buffers),
-    )  # fmt: skip
-    executor = PlacedExecutor(Adds(), RegionPool())  # type: ignore[arg-type]
-    assert executor.load(None, [plan]) is None  # type: ignore[arg-type]
+    plans = [
+        LaunchPlan(
+            build_key="b", device_profile="h200", axes={}, operations=(), isolation="full", recorder_revision=1,
+            buffers=tuple(Buffer.model_validate({"name": n, "role": r, "size_bytes": size}) for n, r in buffers),
+        )
+        for size in (100, 200)
+    ]  # fmt: skip
+    executor = PlacedExecutor(Adds(), RegionPool(1 << 40))  # type: ignore[arg-type]
+    assert executor.load(None, plans) is None  # type: ignore[arg-type]
     return executor
 
 
@@ -97,12 +106,54 @@ def test_inputs_stay_pristine_and_results_are_what_the_call_left(placed: PlacedE
         assert set(after.bytes[100:]) == {0} == set(out.bytes[100:])
 
 
-def test_each_buffer_has_two_places_that_are_drawn(placed: PlacedExecutor) -> None:
-    for _ in range(40):
+def test_places_are_drawn_among_one_more_than_a_call_needs(placed: PlacedExecutor) -> None:
+    for _ in range(60):
         placed.call(0, {"A": Memory(100)}, {}, timeout_s=9, flush=True)
     pairs = {(places["A"].serial, places["C"].serial) for places in adds(placed).seen}
-    assert len(pairs) == 4, "all pairs come in forty draws, but for once in twenty thousand"
+    assert len(pairs) == 6, "all orders of two of three come in sixty draws, but for once in ten thousand"
     assert all(set(places) == {"A", "C"} for places in adds(placed).seen), "workspaces are the executor's own"
+    assert adds(placed).forgotten == []
+
+
+def test_places_of_another_size_are_given_up(placed: PlacedExecutor) -> None:
+    placed.call(0, {"A": Memory(100)}, {}, timeout_s=9, flush=True)
+    placed.call(1, {"A": Memory(200)}, {}, timeout_s=9, flush=True)
+    assert len(adds(placed).forgotten) == 3 == len(placed._pool._idle[100])
+    assert {place.size_bytes for place in adds(placed).seen[1].values()} == {200}
+    placed.call(0, {"A": Memory(100)}, {}, timeout_s=9, flush=True)
+    assert adds(placed).seen[2]["A"] in adds(placed).forgotten, "the pool lends it again"
+
+
+def test_call_goes_on_without_a_spare_place_where_memory_is_short(
+    placed: PlacedExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = [Memory(100), Memory(100)]
+
+    def allocate(size_bytes: int) -> Memory:
+        if not left:
+            raise InfrastructureError("the CUDA driver refuses a memory region")
+        return left.pop()
+
+    monkeypatch.setattr(Region, "allocate", allocate)
+    for _ in range(3):
+        assert isinstance(placed.call(0, {"A": Memory(100)}, {}, timeout_s=9, flush=True), Call)
+    assert len({place.serial for places in adds(placed).seen for place in places.values()}) == 2
+    with pytest.raises(InfrastructureError, match="refuses"):
+        placed.call(1, {"A": Memory(200)}, {}, timeout_s=9, flush=True)
+
+
+def test_memory_that_does_not_fit_is_a_slip_of_the_caller(placed: PlacedExecutor) -> None:
+    def call(inputs: dict[str, Memory], results: dict[str, Memory]) -> None:
+        placed.call(0, inputs, results, timeout_s=9, flush=True)
+
+    with pytest.raises(UsageError, match="no memory for the input A"):
+        call({"C": Memory(100)}, {})
+    with pytest.raises(UsageError, match="the memory for A has 101 bytes; the plan wants 100"):
+        call({"A": Memory(101)}, {})
+    with pytest.raises(UsageError, match="the memory for C has 99 bytes"):
+        call({"A": Memory(100)}, {"C": Memory(99)})
+    call({"A": Memory(100)}, {"C": Memory(100), "unknown": Memory(5)})
+    assert len(adds(placed).seen) == 1
 
 
 def test_what_a_call_that_failed_has_left_is_not_taken(placed: PlacedExecutor) -> None:
@@ -119,5 +170,5 @@ def test_memory_goes_back_when_nothing_can_write_to_it_any_more(placed: PlacedEx
     placed.release()
     placed.release()
     held = list(itertools.chain.from_iterable(placed._pool._idle.values()))
-    assert len(held) == len({region.serial for region in held}) == (4 if ended else 0)
+    assert len(held) == len({region.serial for region in held}) == (3 if ended else 0)
     assert {type(region) for region in held} <= {Memory}

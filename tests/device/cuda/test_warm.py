@@ -65,13 +65,23 @@ def test_only_so_many_wait(factory: Factory) -> None:
 
 
 def test_what_is_in_use_and_comes_back_is_not_started(factory: Factory) -> None:
-    factory.pool.expect(2, coming=2)
-    factory.pool.expect(1, coming=2)
+    factory.pool.expect(1, coming=1)
+    factory.pool.expect(1, coming=1)
     settle(lambda: factory.started == [1])
     assert factory.pool.take() == 1
     assert factory.pool.put(lambda: 70) and factory.pool.take() == 70
     assert factory.pool.take() == 2, "what did not come back is started when it is wanted"
     assert factory.started == [1, 2]
+
+
+def test_who_uses_as_many_as_may_wait_has_no_more_started(factory: Factory) -> None:
+    factory.pool.expect(20, coming=2)
+    time.sleep(0.05)
+    assert factory.started == []
+    factory.pool.expect(1, coming=1)
+    settle(lambda: factory.started == [1])
+    time.sleep(0.05)
+    assert factory.started == [1]
 
 
 def test_expectation_that_is_taken_back_leaves_its_thing_for_the_next(factory: Factory) -> None:

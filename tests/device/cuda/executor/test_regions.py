@@ -28,7 +28,7 @@ def closed(monkeypatch: pytest.MonkeyPatch) -> list[Region]:
 
 
 def test_regions_are_used_again_by_their_exact_size(closed: list[Region]) -> None:
-    pool = RegionPool()
+    pool = RegionPool(8 << 30)
     first = pool.take(100)
     pool.give_back(first)
     assert pool.take(101) is not first
@@ -51,7 +51,7 @@ def test_what_is_idle_has_a_limit_in_allocated_bytes(closed: list[Region]) -> No
 
 
 def test_idle_regions_make_room_for_another_size(closed: list[Region], monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = RegionPool()
+    pool = RegionPool(8 << 30)
     idle = pool.take(5 * MIB)
     pool.give_back(idle)
     allocate = Region.allocate
@@ -66,7 +66,7 @@ def test_idle_regions_make_room_for_another_size(closed: list[Region], monkeypat
 
 
 def test_a_slot_is_given_back_whatever_happens(closed: list[Region]) -> None:
-    pool = RegionPool()
+    pool = RegionPool(8 << 30)
     with pytest.raises(KeyError), pool.slot(5) as lent:
         raise KeyError
     assert pool.take(5) is lent
