@@ -64,6 +64,8 @@ class RawBuffer(Event):
     role: Literal["argument", "workspace", "symbol"]
     address: Address
     bytes: Count
+    in_stream_order: bool
+    """Given by `cudaMallocAsync`: it may be memory that a kernel still at work had, freed in a stream before."""
 
 
 class RawFree(Event):
@@ -273,6 +275,8 @@ class Recording:
     calls: list[Begin] = field(default_factory=list)
     freed: frozenset[str] = frozenset()
     """Workspaces that earlier calls had freed."""
+    fresh: frozenset[str] = frozenset()
+    """Workspaces of this call that no work before it can have used (`cudaMalloc`)."""
 
     def call(self, index: int) -> Recording:
         """Return what one call of `run` asked for, over all that it and those before had made.
@@ -292,6 +296,11 @@ class Recording:
             ignored=self.ignored[start.ignored : end.ignored],
             calls=[],
             freed=frozenset(each.name for each in before if isinstance(each, RawFree)),
+            fresh=frozenset(
+                buffer.name
+                for buffer in self.buffers[start.buffers : end.buffers]
+                if buffer.role == "workspace" and not buffer.in_stream_order
+            ),
         )
 
     def begin(self) -> None:

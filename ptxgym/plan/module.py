@@ -51,6 +51,11 @@ class Module:
             if variable["space"] == "global" and not variable["name"].startswith("$"):
                 self.globals.add(variable["name"])
 
+    @property
+    def has_variables(self) -> bool:
+        """Whether kernels may meet in memory that no parameter names; strings of `printf` are none."""
+        return any(not name.startswith("$") for name in self.variables)
+
     def used(self, kernel: str, index: int, size_bytes: int) -> bytes | None:
         """Return which bytes of a parameter the kernel may read (1 or 0 each), or None for all of them.
 

@@ -3,7 +3,8 @@
 The rules are those of the CUDA runtime API (sections "Stream synchronization behavior", "API synchronization behavior",
 "Event management"). The stream that `run` is given is taken as created with `cudaStreamNonBlocking`, as harnesses do
 (`torch.cuda.Stream`): the default streams do not wait for it. So what is not ordered with it by an event or by the
-host is ordered with nothing, and is refused, as it is while a CUDA graph is captured.
+host is ordered with nothing, and is refused, as it is while a CUDA graph is captured. Set-up of memory that this very
+call got from `cudaMalloc` is no part of what `stream` was given before; what uses the memory has to wait for it.
 
 A clock says of each stream how many of its operations are over. The given stream begins with one more: what it was
 given before `run`.
@@ -11,7 +12,7 @@ given before `run`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +27,7 @@ from ptxgym.plan.events import (
     RawUpload,
 )
 from ptxgym.plan.merge import Merged, NotAPlan
-from ptxgym.plan.model import MAX_EDGES, MAX_STREAMS, Copy, Launch, Memset, Operation, PointerRef, Upload
+from ptxgym.plan.model import MAX_EDGES, MAX_STREAMS, Copy, Launch, Memset, Operation, PointerRef, Ref, Upload
 
 Clock = NDArray[np.int32]
 
@@ -35,24 +36,31 @@ _START = -1
 """Stands among the given stream's operations for what it was given before `run`."""
 _ANY_KERNEL = ""
 """No buffer's name: stands for the variables of the module, which any kernel may use."""
+_REACHABLE = "*"
+"""No buffer's name: stands for all buffers to which memory may hold pointers, so that any kernel may use them."""
 _FORK_AND_JOIN = (
     "fork the stream from `stream` and join it again: cudaEventRecord(fork, stream); cudaStreamWaitEvent(side, fork, "
     "0); ...; cudaEventRecord(join, side); cudaStreamWaitEvent(stream, join, 0)"
 )
 
 
-def ordered(calls: Sequence[Ordered], merged: Merged) -> tuple[Operation, ...]:
+def ordered(
+    calls: Sequence[Ordered], merged: Merged, fresh: Set[str] = frozenset(), *, kernels_share: bool = True
+) -> tuple[Operation, ...]:
     """Return the operations with their `after`.
 
     Args:
         calls: Operations and what orders them, as recorded; each operation is one of `merged`, in the same order.
         merged: The plan's parts.
+        fresh: Workspaces that nothing before `run` can have used.
+        kernels_share: Whether kernels may meet in variables of the module.
 
     Raises:
-        NotAPlan: `plan.unordered_start` if an operation waits for nothing that `stream` was given before `run`,
-            `plan.unjoined_stream` if nothing in `stream` and no synchronisation waits for it.
+        NotAPlan: `plan.unordered_start` if an operation waits for nothing that `stream` was given before `run`, and is
+            not the set-up of memory that is used only when it is over; `plan.unjoined_stream` if nothing in `stream`
+            and no synchronisation waits for it.
     """
-    walk = _Walk(merged)
+    walk = _Walk(merged, fresh, kernels_share)
     after = [edges for call in calls for edges in walk.take(call)]
     walk.check_joined()
     return tuple(
@@ -64,8 +72,9 @@ def ordered(calls: Sequence[Ordered], merged: Merged) -> tuple[Operation, ...]:
 class _Walk:
     """The state of streams, events and the host between two calls."""
 
-    def __init__(self, merged: Merged) -> None:
+    def __init__(self, merged: Merged, fresh: Set[str], kernels_share: bool) -> None:
         self._operations = merged.operations
+        self._fresh, self._kernels_share = fresh, kernels_share
         self._map_buffers = [tensor_map.global_address.buffer for tensor_map in merged.tensor_maps]
         self._roles = {buffer.name: buffer.role for buffer in merged.buffers}
         self._ends = np.zeros((MAX_STREAMS, MAX_STREAMS), np.int32)
@@ -85,6 +94,10 @@ class _Walk:
         self._edge_count = 0
         self._touched: dict[str, Clock] = {}
         """The last operations that name a buffer."""
+        self._set_up: dict[str, dict[int, int]] = {}
+        """Of each buffer and stream, the last operation that waits for nothing before `run`."""
+        self._reachable: set[str] = set()
+        """Buffers to which memory may hold pointers."""
 
     def take(self, call: Ordered) -> Iterator[tuple[int, ...]]:
         """Follow one call; yield the edges if it is an operation."""
@@ -136,7 +149,8 @@ class _Walk:
         index = len(self._clocks)
         operation = self._operations[index]
         end = self._enter(stream)
-        if not end[GIVEN] and not (host_waits and self._is_preparation(operation, end)):
+        self._check_set_up(index, operation, end)
+        if not end[GIVEN] and not self._is_set_up(operation, end, host_waits):
             raise NotAPlan(
                 "plan.unordered_start",
                 _refusal(index, operation, "which does not wait for what `stream` was given before `run`"),
@@ -146,8 +160,11 @@ class _Walk:
         self._members[stream].append(index)
         end[stream] = len(self._members[stream])
         self._clocks.append(end.copy())
-        for name in self._named(operation):
+        self._note_pointers(operation, early=not end[GIVEN])
+        for name in self._names(operation):
             self._touched.setdefault(name, np.zeros(MAX_STREAMS, np.int32))[stream] = end[stream]
+            if not end[GIVEN]:
+                self._set_up.setdefault(name, {})[stream] = index
         if host_waits:
             _advance(self._host, end)
         return edges
@@ -177,26 +194,68 @@ class _Walk:
         start[GIVEN] = 1
         return start
 
-    def _is_preparation(self, operation: Operation, end: Clock) -> bool:
-        """Whether an upload that the host waits for (`cudaMemcpyToSymbol`) is to memory that nothing uses yet."""
-        if not isinstance(operation, Upload):
-            return False
-        name = operation.target.buffer
-        role = self._roles[name]
-        touched = [self._touched[n] for n in (name, *([_ANY_KERNEL] if role == "symbol" else [])) if n in self._touched]
-        return role in ("workspace", "symbol") and all((clock <= end).all() for clock in touched)
+    def _is_set_up(self, operation: Operation, end: Clock, host_waits: bool) -> bool:
+        """Whether an operation is on memory alone that nothing uses yet."""
+        names = self._names(operation)
+        buffers = names - {_ANY_KERNEL, _REACHABLE}
+        roles = {self._roles[name] for name in buffers}
+        if isinstance(operation, Upload) and host_waits:  # as `cudaMemcpyToSymbol`
+            fits = roles <= {"workspace", "symbol"}
+            names.discard(_REACHABLE)
+        else:
+            fits = bool(buffers) and buffers <= self._fresh
+        if isinstance(operation, Launch):
+            fits = fits and not self._kernels_share
+        if "symbol" in roles:
+            names.add(_ANY_KERNEL)
+        return fits and all((self._touched[name] <= end).all() for name in names & self._touched.keys())
+
+    def _check_set_up(self, index: int, operation: Operation, end: Clock) -> None:
+        """Refuse set-up that may not be over where its memory is used."""
+        for name in sorted(self._names(operation) & self._set_up.keys()):
+            for stream, earlier in self._set_up[name].items():
+                if self._clocks[earlier][stream] > end[stream]:
+                    why = f"and operation {index} ({_what(operation)}) does not wait for it"
+                    raise NotAPlan("plan.unordered_start", _refusal(earlier, self._operations[earlier], why), earlier)
+
+    def _note_pointers(self, operation: Operation, early: bool) -> None:
+        """An upload may hold pointers, and set-up by a kernel may store those that it gets."""
+        found: set[str] = set()
+        if isinstance(operation, Upload):
+            found.update(self._targets(operation.data.refs))
+        elif isinstance(operation, Launch) and early:
+            found.update(self._named(operation))
+        for name in (found & self._fresh) - self._reachable:
+            self._reachable.add(name)
+            if name in self._touched:
+                _advance(self._touched.setdefault(_REACHABLE, np.zeros(MAX_STREAMS, np.int32)), self._touched[name])
+            last = self._set_up.setdefault(_REACHABLE, {})
+            for stream, index in self._set_up.get(name, {}).items():
+                last[stream] = max(index, last.get(stream, index))
+
+    def _names(self, operation: Operation) -> set[str]:
+        """Return the buffers that an operation may use, and what stands for those that it does not name."""
+        names = set(self._named(operation))
+        if isinstance(operation, Launch):
+            names |= {_ANY_KERNEL, _REACHABLE}
+        elif names & self._reachable:
+            names.add(_REACHABLE)
+        return names
 
     def _named(self, operation: Operation) -> Iterator[str]:
         match operation:
             case Launch():
-                yield _ANY_KERNEL
-                for ref in (ref for blob in operation.params for ref in blob.refs):
-                    yield ref.target.buffer if isinstance(ref, PointerRef) else self._map_buffers[ref.index]
+                for blob in operation.params:
+                    yield from self._targets(blob.refs)
             case Copy():
                 yield operation.target.buffer
                 yield operation.source.buffer
             case _:
                 yield operation.target.buffer
+
+    def _targets(self, refs: Sequence[Ref]) -> Iterator[str]:
+        for ref in refs:
+            yield ref.target.buffer if isinstance(ref, PointerRef) else self._map_buffers[ref.index]
 
 
 def _advance(clock: Clock, other: Clock | None) -> None:
@@ -204,21 +263,33 @@ def _advance(clock: Clock, other: Clock | None) -> None:
         np.maximum(clock, other, out=clock)
 
 
+def _what(operation: Operation) -> str:
+    match operation:
+        case Launch():
+            return f"launch of {operation.kernel}"
+        case Memset():
+            return f"memset of {operation.target.buffer}"
+        case Copy():
+            return f"copy to {operation.target.buffer}"
+        case Upload():
+            return f"upload to {operation.target.buffer}"
+
+
 def _refusal(index: int, operation: Operation, why: str) -> str:
     """Name the operation, its stream, what is wrong and the way out."""
     match operation:
         case Launch():
-            what, way = f"launch of {operation.kernel}", "pass `stream` as the fourth launch argument"
+            way = "pass `stream` as the fourth launch argument"
         case Memset():
-            what, way = f"memset of {operation.target.buffer}", "call cudaMemsetAsync(..., stream)"
+            way = "call cudaMemsetAsync(..., stream)"
         case Copy():
-            what, way = f"copy to {operation.target.buffer}", "call cudaMemcpyAsync(..., stream)"
+            way = "call cudaMemcpyAsync(..., stream)"
         case Upload():
-            what, way = f"upload to {operation.target.buffer}", "call cudaMemcpy[ToSymbol]Async(..., stream)"
+            way = "call cudaMemcpy[ToSymbol]Async(..., stream)"
     if operation.stream == LEGACY:
         where = "on the default stream"
     elif operation.stream == PER_THREAD:
         where = "on the per-thread default stream"
     else:
         where, way = f"on stream {operation.stream}", _FORK_AND_JOIN
-    return f"operation {index} ({what}) is {where}, {why}; {way}"
+    return f"operation {index} ({_what(operation)}) is {where}, {why}; {way}"

@@ -26,7 +26,7 @@ from ptxgym.plan.untold import untold
 from ptxgym.plan.validate import problems
 from ptxgym.verdict import Diagnostic, Failure
 
-RECORDER_REVISION = 6
+RECORDER_REVISION = 7
 """Part of every plan; raise it when the same build gives another plan."""
 
 
@@ -145,8 +145,11 @@ class _Session:
             for view in (recording.call(index) for recording in self._both)
         )
         try:
-            merged = merge(first, second, roles, module_of(self.build))
-            merged = replace(merged, operations=ordered(first.ordered, merged))
+            module = module_of(self.build)
+            merged = merge(first, second, roles, module)
+            merged = replace(
+                merged, operations=ordered(first.ordered, merged, first.fresh, kernels_share=module.has_variables)
+            )
             return Asked(merged, self.calls[index].own, first.freed)
         except NotAPlan as error:
             failed = self._failure(error.code, error.message, self.where(index, error.operation))

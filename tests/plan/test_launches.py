@@ -51,5 +51,15 @@ def test_unknown_attribute_is_named(launches: Recorder) -> None:
     assert planned(launches(23, n=0)).launches[0].cluster == (2, 1, 1)
 
 
+def test_a_kernel_may_set_new_memory_up(launches: Recorder) -> None:
+    """Before the stream is told of it, if nothing uses it earlier; an output may be in use."""
+    plan = planned(launches(25, n=0))
+    assert [(launch.stream, launch.after) for launch in plan.launches] == [(1, ()), (0, (0,))]
+    used_at_once, output = failed(launches(25, n=1)), failed(launches(25, n=2))
+    assert used_at_once.code == output.code == "plan.unordered_start"
+    assert "(launch of plain) is on the default stream, and operation 1 (launch of plain)" in used_at_once.message
+    assert "which does not wait for what `stream` was given before `run`" in output.message
+
+
 def test_kernel_names_are_readable(launches: Recorder) -> None:
     assert failed(launches(4, n=1)).message.startswith("launch of plain: ")

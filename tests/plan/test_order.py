@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import pytest
 from hypothesis import given, settings
@@ -42,7 +43,7 @@ def created(blocking: Sequence[bool]) -> list[Ordered]:
     return [RawStream(event="stream", index=3 + i, blocking=b) for i, b in enumerate(blocking)]
 
 
-def merged(calls: Sequence[Ordered]) -> Merged:
+def merged(calls: Sequence[Ordered], role: Literal["output", "workspace"] = "output") -> Merged:
     """A plan of memsets."""
     target = BufferRef(buffer="B")
     operations = tuple(
@@ -50,7 +51,7 @@ def merged(calls: Sequence[Ordered]) -> Merged:
         for call in calls
         if isinstance(call, RawMemset)
     )
-    return Merged((Buffer(name="B", role="output", size_bytes=1),), (), (), operations)
+    return Merged((Buffer(name="B", role=role, size_bytes=1),), (), (), operations)
 
 
 class CallGraph:
@@ -135,6 +136,24 @@ def test_edges_say_what_the_calls_say(body: list[Ordered], blocking: list[bool],
         assert error.code == ("plan.unordered_start" if early else "plan.unjoined_stream")
         return
     assert refused is None
+    check_edges(operations, [{i for i in nodes if isinstance(i, int)} for nodes in behind])
+
+
+@settings(max_examples=400, deadline=None)
+@given(calls_of_a_host, st.lists(st.booleans(), min_size=3, max_size=3))
+def test_set_up_of_new_memory_is_ordered_with_all_its_uses(body: list[Ordered], blocking: list[bool]) -> None:
+    """All memsets are of one new workspace: those which do not come after the start must not run beside others."""
+    calls = [*body, *JOIN]
+    graph = CallGraph(calls, blocking)
+    behind = [graph.behind(i) for i in range(graph.operations)]
+    early = [i for i in range(graph.operations) if START not in behind[i]]
+    beside = any(i != j and i not in behind[j] and j not in behind[i] for i in early for j in range(graph.operations))
+    try:
+        operations = ordered([*created(blocking), *calls], merged(calls, "workspace"), {"B"})
+    except NotAPlan as error:
+        assert error.code == "plan.unordered_start" and beside
+        return
+    assert not beside
     check_edges(operations, [{i for i in nodes if isinstance(i, int)} for nodes in behind])
 
 

@@ -85,6 +85,43 @@ def test_a_new_workspace_may_be_filled_at_any_time(streams: Recorder) -> None:
 
 
 @pytest.mark.parametrize(
+    ("n", "expected"), [(0, [(1, ()), (0, (0,))]), (2, [(3, ()), (0, (0,))]), (6, [(3, ()), (0, (0,))])]
+)
+def test_new_memory_may_be_set_up_before_the_stream_is_told(
+    streams: Recorder, n: int, expected: list[tuple[int, tuple[int, ...]]]
+) -> None:
+    """The host waits for the device or for the side stream, or the given stream waits for the side stream."""
+    assert edges(planned(streams(19, n=n))) == expected
+
+
+@pytest.mark.parametrize(("n", "where"), [(1, "on the default stream"), (8, "on stream 3")])
+def test_who_uses_new_memory_waits_for_its_set_up(streams: Recorder, n: int, where: str) -> None:
+    """The memset is told, not its user: there the way out is. The second user gets a pointer in memory."""
+    failure = failed(streams(19, n=n))
+    assert failure.code == "plan.unordered_start"
+    assert failure.message.startswith(f"operation 0 (memset of workspace0) is {where}, and operation {1 + n // 8} ")
+    assert "does not wait for it" in failure.message
+    if n == 1:
+        assert "call cudaMemsetAsync(..., stream)" in failure.message
+
+
+@pytest.mark.parametrize(
+    ("n", "what"),
+    [
+        (3, "operation 0 (memset of workspace0)"),  # from a pool, in the order of a stream
+        (4, "operation 1 (memset of workspace0)"),  # a kernel uses it already
+        (5, "operation 0 (copy to workspace0)"),  # of what may still be written
+        (7, "operation 0 (launch of plain"),  # by a kernel that reads a variable
+        (9, "in call 2 of `run`"),  # memory of the call before
+    ],
+)
+def test_set_up_of_what_may_be_in_use(streams: Recorder, n: int, what: str) -> None:
+    failure = failed(streams(19, n=n))
+    assert failure.code == "plan.unordered_start" and what in failure.message
+    assert "which does not wait for what `stream` was given before `run`" in failure.message
+
+
+@pytest.mark.parametrize(
     ("mode", "what", "way"), [(13, "memset of B", "cudaMemsetAsync"), (14, "copy to B", "cudaMemcpyAsync")]
 )
 def test_calls_without_a_stream_that_do_not_wait(streams: Recorder, mode: int, what: str, way: str) -> None:

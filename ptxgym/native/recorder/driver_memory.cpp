@@ -16,9 +16,9 @@ CUresult result(const char* call, const std::string& problem) {
     return problem.empty() ? CUDA_SUCCESS : error(call, CUDA_ERROR_INVALID_VALUE, problem);
 }
 
-CUresult allocate(const char* call, CUdeviceptr* out, std::size_t bytes) {
+CUresult allocate(const char* call, CUdeviceptr* out, std::size_t bytes, bool in_stream_order = false) {
     if (out == nullptr || bytes == 0) return error(call, CUDA_ERROR_INVALID_VALUE, "nothing to allocate");
-    *out = allocate_workspace(call, bytes);
+    *out = allocate_workspace(call, bytes, in_stream_order);
     return CUDA_SUCCESS;
 }
 
@@ -56,7 +56,7 @@ extern "C" {
 CUresult cuMemAlloc(CUdeviceptr* out, std::size_t bytes) { return allocate("cuMemAlloc", out, bytes); }
 CUresult cuMemAllocAsync(CUdeviceptr* out, std::size_t bytes, CUstream stream) {
     stream_index("cuMemAllocAsync", stream);
-    return allocate("cuMemAllocAsync", out, bytes);
+    return allocate("cuMemAllocAsync", out, bytes, true);
 }
 CUresult cuMemFree(CUdeviceptr memory) { return release("cuMemFree", memory); }
 CUresult cuMemFreeAsync(CUdeviceptr memory, CUstream stream) {

@@ -34,7 +34,7 @@ void reserve_device_range(std::uint64_t base, std::uint64_t spacing) {
 
 bool in_device_range(std::uint64_t address) { return address - range_begin < range_bytes; }
 
-std::uint64_t add_buffer(const std::string& name, std::uint64_t bytes, Role role) {
+std::uint64_t add_buffer(const std::string& name, std::uint64_t bytes, Role role, bool in_stream_order) {
     if (state().used.buffers++ >= buffer_limit)
         fail("plan.buffer_limit", format("more than %zu device allocations", buffer_limit));
     const std::uint64_t address = cursor + alignment;
@@ -50,11 +50,12 @@ std::uint64_t add_buffer(const std::string& name, std::uint64_t bytes, Role role
         .field("role", roles[static_cast<int>(role)])
         .field("address", address)
         .field("bytes", bytes)
+        .field("in_stream_order", in_stream_order)
         .send();
     return address;
 }
 
-std::uint64_t allocate_workspace(const char* call, std::uint64_t bytes) {
+std::uint64_t allocate_workspace(const char* call, std::uint64_t bytes, bool in_stream_order) {
     static int count = 0;
     std::uint64_t& workspace_bytes = state().used.workspace_bytes;
     if (bytes > workspace_limit_bytes || workspace_bytes + bytes > workspace_limit_bytes) {
@@ -64,7 +65,7 @@ std::uint64_t allocate_workspace(const char* call, std::uint64_t bytes) {
                     static_cast<unsigned long long>(workspace_bytes)));
     }
     workspace_bytes += bytes;
-    return add_buffer("workspace" + std::to_string(count++), bytes, Role::workspace);
+    return add_buffer("workspace" + std::to_string(count++), bytes, Role::workspace, in_stream_order);
 }
 
 const Buffer* nearest_buffer(std::uint64_t address) {

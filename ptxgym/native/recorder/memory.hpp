@@ -19,8 +19,9 @@ struct Buffer {
 void reserve_device_range(std::uint64_t base, std::uint64_t spacing);
 bool in_device_range(std::uint64_t address);
 
-std::uint64_t add_buffer(const std::string& name, std::uint64_t bytes, Role role);
-std::uint64_t allocate_workspace(const char* call, std::uint64_t bytes);
+std::uint64_t add_buffer(const std::string& name, std::uint64_t bytes, Role role, bool in_stream_order = false);
+// `in_stream_order`: the memory may be what a kernel still at work had freed in a stream (cudaMallocAsync).
+std::uint64_t allocate_workspace(const char* call, std::uint64_t bytes, bool in_stream_order = false);
 
 // Return the buffer that holds [address, address + bytes), or nullptr; a freed buffer holds nothing.
 Buffer* find_buffer(std::uint64_t address, std::uint64_t bytes);

@@ -19,9 +19,9 @@ cudaError_t result(const char* call, const std::string& problem) {
     return problem.empty() ? cudaSuccess : error(call, cudaErrorInvalidValue, problem);
 }
 
-cudaError_t allocate(const char* call, void** out, std::size_t bytes) {
+cudaError_t allocate(const char* call, void** out, std::size_t bytes, bool in_stream_order = false) {
     if (out == nullptr) return error(call, cudaErrorInvalidValue, "the address of the pointer is null");
-    *out = bytes == 0 ? nullptr : reinterpret_cast<void*>(allocate_workspace(call, bytes));
+    *out = bytes == 0 ? nullptr : reinterpret_cast<void*>(allocate_workspace(call, bytes, in_stream_order));
     return cudaSuccess;
 }
 
@@ -89,7 +89,7 @@ extern "C" {
 cudaError_t cudaMalloc(void** out, std::size_t bytes) { return allocate("cudaMalloc", out, bytes); }
 cudaError_t cudaMallocAsync(void** out, std::size_t bytes, cudaStream_t stream) {
     stream_index("cudaMallocAsync", stream);
-    return allocate("cudaMallocAsync", out, bytes);
+    return allocate("cudaMallocAsync", out, bytes, true);
 }
 cudaError_t cudaFree(void* memory) { return release("cudaFree", memory); }
 cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream) {

@@ -45,6 +45,15 @@ static void extended(const void* kernel, int grid, int cluster, float* out, cuda
 
 #define ADDRESS(kernel) reinterpret_cast<const void*>(&kernel)
 
+// A kernel sets a workspace up; another one uses it at once (n = 1), or when the first is over.
+static void set_up(int n, float* out, cudaStream_t stream) {
+    float* workspace = nullptr;
+    cudaMalloc(&workspace, 64);
+    plain<<<1, 32>>>(n == 2 ? out : workspace);
+    if (n != 1) cudaDeviceSynchronize();
+    plain<<<1, 32, 0, stream>>>(workspace);
+}
+
 extern "C" void run(const float* A, float* B, int mode, int n, cudaStream_t stream) {
     const unsigned step = n;
     void* arguments[] = {&B};
@@ -92,6 +101,7 @@ extern "C" void run(const float* A, float* B, int mode, int n, cudaStream_t stre
             extended(ADDRESS(plain), 8, 2, B, stream,
                      n ? cudaLaunchAttributeProgrammaticEvent : cudaLaunchAttributeIgnore);
             break;
+        case 25: set_up(n, B, stream); break;
         case 24:
             fixed_40k<<<1, 32, 0, stream>>>(B);
             cudaFuncSetAttribute(fixed_40k, cudaFuncAttributeMaxDynamicSharedMemorySize, 191488 + step);
