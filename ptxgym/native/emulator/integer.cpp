@@ -234,11 +234,12 @@ struct AddPair {
     return static_cast<W>(sum);
   }
 };
+// A subtraction adds the complement: its flag says that nothing is borrowed, also to an addition that follows
+// (tests/golden, lanes/sub.cc.u32 …; addc.u32 …).
 struct SubPair {
   template <class W>
-  static W apply(W a, W b, W borrow, bool& out) {
-    out = static_cast<unsigned __int128>(a) < static_cast<unsigned __int128>(b) + borrow;
-    return static_cast<W>(a - b - borrow);
+  static W apply(W a, W b, W carry, bool& out) {
+    return AddPair::apply<W>(a, static_cast<W>(~b), carry, out);
   }
 };
 enum class Source { Plain, MadLo, MadHi };
@@ -246,7 +247,7 @@ template <class V, class Op, Source SOURCE>
 Step carry(Cta&, Warp& w, const Inst& inst, uint32_t mask) {
   using W = Unsigned<V>;
   const int32_t flag = inst.e >= 0 ? inst.e : inst.d2;
-  const uint32_t in = (inst.flags & F_CC_IN) ? w.pred(flag) : 0;
+  const uint32_t in = (inst.flags & F_CC_IN) ? w.pred(flag) : std::is_same_v<Op, SubPair> ? ~0u : 0;
   uint32_t out = 0;
   const auto *a = w.reg<RegOf<V>>(inst.a), *b = w.reg<RegOf<V>>(inst.b);
   const auto* c = SOURCE == Source::Plain ? nullptr : w.reg<RegOf<V>>(inst.c);
