@@ -3,10 +3,10 @@
 // The terms of one result are the exact products of the instruction's whole K and the accumulator. The exponent of a
 // product is the sum of its factors' exponents, before any carry; subnormal numbers have the least exponent of their
 // type. Every term is truncated towards zero to 25 binary places below the greatest exponent, the truncated terms are
-// added exactly, and the sum is truncated to fp32; an fp16 result is rounded from that to nearest even. The order of
-// terms plays no part, every NaN is the same one. PTX leaves all this open (9.7.15.5.2); an H200 agrees bit for bit on
-// the operands of tests/golden: normal, over many binades, subnormal, arbitrary bits. Public studies of tensor cores
-// (arXiv 2511.10909) find the same rule.
+// added exactly, and the sum is truncated to fp32; an fp16 result is rounded once, to nearest even, from the sum itself.
+// The order of terms plays no part, every NaN is the same one. PTX leaves all this open (9.7.15.5.2); an H200 agrees bit
+// for bit on the operands of tests/golden: normal, over many binades, subnormal, arbitrary bits. Public studies of tensor
+// cores (arXiv 2511.10909) find the same rule.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -48,9 +48,16 @@ inline float truncate_to_float(double value) {
   return nearest;
 }
 
-// a(k) and b(k) are the elements.
+// Truncates, but keeps a bit of what it cut, so that rounding what is left to fp16 rounds the whole.
+inline float sticky_to_float(double value) {
+  const float cut = truncate_to_float(value);
+  const bool exact = !std::isfinite(cut) || static_cast<double>(cut) == value;
+  return exact ? cut : bits_as<float>(bits_as<uint32_t>(cut) | 1u);
+}
+
+// a(k) and b(k) are the elements. `to_half`: the caller rounds to fp16.
 template <class A, class B>
-inline float tensor_core_sum(int count, A a, B b, float accumulator, bool accumulate) {
+inline float tensor_core_sum(int count, A a, B b, float accumulator, bool accumulate, bool to_half) {
   int greatest = accumulate ? float_exponent(accumulator) : NO_EXPONENT * 2;
   double special = accumulate && !std::isfinite(accumulator) ? accumulator : 0;  // sum of infinite and NaN terms
   for (int k = 0; k < count; ++k) {
@@ -64,5 +71,6 @@ inline float tensor_core_sum(int count, A a, B b, float accumulator, bool accumu
   const int shift = FRACTION_BITS - greatest;
   double total = accumulate ? std::trunc(std::ldexp(static_cast<double>(accumulator), shift)) : 0;
   for (int k = 0; k < count; ++k) total += std::trunc(std::ldexp(static_cast<double>(a(k).value) * b(k).value, shift));
-  return truncate_to_float(std::ldexp(total, -shift));
+  const double sum = std::ldexp(total, -shift);
+  return to_half ? sticky_to_float(sum) : truncate_to_float(sum);
 }

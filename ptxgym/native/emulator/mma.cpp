@@ -154,7 +154,7 @@ float byte_products(int k, const Element* a, const Element* b, float addend, uin
     const auto at = [=](int i) { return i / 2 * 4 + i % 2 + 2 * upper; };
     const auto from_a = [=](int i) { return a[at(i)]; };
     const auto from_b = [=](int i) { return b[at(i)]; };
-    total = rounded(tensor_core_sum(k / 2, from_a, from_b, total, upper), type);
+    total = rounded(tensor_core_sum(k / 2, from_a, from_b, total, upper, type == T_F16), type);
   }
   const float sum = total + addend;
   return std::isnan(sum) ? bits_as<float>(TENSOR_CORE_NAN) : sum;
@@ -171,7 +171,7 @@ Step mma_float(Cta& cta, Warp& warp, const Inst& inst, uint32_t) {
       return byte_products(shape.k, operands.a[row], operands.b[column], addend, inst.type);
     const auto a = [&](int k) { return operands.a[row][k]; };
     const auto b = [&](int k) { return operands.b[column][k]; };
-    return tensor_core_sum(shape.k, a, b, addend, true);
+    return tensor_core_sum(shape.k, a, b, addend, true, inst.type == T_F16);
   };
   for (int half = 0; half < 2; ++half) {
     for (int lane = 0; lane < LANES; ++lane) {

@@ -52,24 +52,25 @@ void gather(Cta& cta, const OperandBytes& bytes, bool bf16, bool negate, Tile& t
   gather(cta, bytes, bf16, negate, tile, 0, static_cast<int>(bytes.operand.extent));
 }
 
-// One accumulator register of one warp as fp32, updated in place.
+// One accumulator register of one warp as fp32, updated in place. `to_half`: the caller rounds to fp16.
 struct Update {
   const Scratch& scratch;
-  bool accumulate;
+  bool accumulate, to_half;
 
   void operator()(int warp, int half, int block, int parity, float* lanes) const {
     const TileA& a = scratch.a;
     const TileB& b = scratch.b;
     const int at_a = TileA::at(warp, half), at_b = TileB::at(block, parity);
     if (a.tame && b.tame &&
-        accumulate_tame(a.value + at_a, a.exponent + at_a, b.value + at_b, b.exponent + at_b, lanes, accumulate)) {
+        accumulate_tame(a.value + at_a, a.exponent + at_a, b.value + at_b, b.exponent + at_b, lanes, accumulate,
+                        to_half)) {
       return;
     }
     for (int lane = 0; lane < LANES; ++lane) {
       const int row = warp * 16 + half * 8 + lane / 4, column = block * 8 + lane % 4 * 2 + parity;
       lanes[lane] = tensor_core_sum(
           TILE_K, [&](int k) { return a.get(row, k); }, [&](int k) { return b.get(column, k); }, lanes[lane],
-          accumulate);
+          accumulate, to_half);
     }
   }
 };

@@ -89,16 +89,9 @@ float float_of(const Mma& op, uint32_t cell) {
   return op.accumulate ? value : 0.0f;
 }
 
-// Truncation that keeps a bit of what it cut, so that rounding what is left rounds the whole.
-float sticky(double value) {
-  const float cut = truncate_to_float(value);
-  const bool exact = !std::isfinite(cut) || static_cast<double>(cut) == value;
-  return exact ? cut : bits_as<float>(bits_as<uint32_t>(cut) | 1u);
-}
-
 uint32_t cell_of(const Mma& op, double sum) {
   if (std::isnan(sum)) return op.form.d_type == 0 ? 0x7FFF : TENSOR_CORE_NAN;
-  return op.form.d_type == 0 ? float_to_half(sticky(sum)) : bits_as<uint32_t>(truncate_to_float(sum));
+  return op.form.d_type == 0 ? float_to_half(sticky_to_float(sum)) : bits_as<uint32_t>(truncate_to_float(sum));
 }
 
 // ---- f8f6f4 and mxf8f6f4

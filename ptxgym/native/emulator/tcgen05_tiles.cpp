@@ -71,9 +71,9 @@ void gather_rows(const Mma& op, Cta& cta, const OperandBytes& bytes, bool negate
 // Rows [first, first + rows) of a CTA, eight columns and 32 elements at a time, in the order of wgmma_tile.hpp. An fp16
 // element of D stands alone in the low half of its cell (9.7.16.10.4.1).
 void multiply(const Mma& op, TensorMemory& memory, const Scratch& scratch, int part, int first, int rows, int split) {
-  const Update update{scratch, op.accumulate};
   const DataPath layout = op.path();
   const bool fp16 = op.form.d_type == 0;
+  const Update update{scratch, op.accumulate, fp16};
   const float factor = 1.0f / static_cast<float>(1 << op.scale);
   const int blocks = op.width() / 8, pieces = rows / 16 * 4;
   for (int block = 0; block < blocks; ++block) {

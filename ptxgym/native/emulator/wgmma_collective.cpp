@@ -74,7 +74,7 @@ void update_halves(const Update& update, int warp, int half, int block, uint32_t
 void multiply(Cta& cta, const Collective& collective, const Scratch& scratch) {
   const Inst& inst = *collective.form;
   const int32_t* registers = cta.pool(inst.vec);
-  const Update update{scratch, collective.accumulate};
+  const Update update{scratch, collective.accumulate, inst.type == T_F16};
   for (int block = 0; block < collective.columns() / 8; ++block) {
     for (int w = 0; w < 4; ++w) {
       Warp& warp = cta.warps[static_cast<size_t>(collective.group * 4 + w)];

@@ -82,7 +82,7 @@ struct Product {
     if (bytes && a.finite[row] && b.finite[column] && (!accumulate || std::isfinite(accumulator)))
       return byte_sum(k_count, x, y, accumulator, accumulate, to_half);
     return tensor_core_sum(
-        k_count, [&](int k) { return x[k]; }, [&](int k) { return y[k]; }, accumulator, accumulate);
+        k_count, [&](int k) { return x[k]; }, [&](int k) { return y[k]; }, accumulator, accumulate, to_half);
   }
 };
 

@@ -97,9 +97,9 @@ struct TileB {
 
 // One register of 32 lanes: accumulator ← accumulator + A × B for tame operands (a, a_exponents: [k][lane]; b,
 // b_exponents: [k][period]). False, with nothing written, where an accumulator is so large or special that only
-// tensor_core_sum will do.
+// tensor_core_sum will do. `to_half`: the last bit of a result says too that something was cut (sticky_to_float).
 inline bool accumulate_tame(const float* a, const int16_t* a_exponents, const float* b, const int16_t* b_exponents,
-                            float* accumulator, bool accumulate) {
+                            float* accumulator, bool accumulate, bool to_half) {
   constexpr int greatest_allowed = 110, least = -100;
   Ints exponents[PARTS], too_large{};
   for (int part = 0; part < PARTS; ++part) {
@@ -133,8 +133,10 @@ inline bool accumulate_tame(const float* a, const int16_t* a_exponents, const fl
     const Floats before = accumulate ? *result : Floats{};
     const Ints addend = __builtin_convertvector(before * scale, Ints);
     const Doubles total = __builtin_convertvector(sum, Doubles) + __builtin_convertvector(addend, Doubles);
-    const Longs truncated =
-        reinterpret_cast<Longs>(total) & ~((int64_t{1} << 29) - 1);  // fp32 keeps 23 of 52 mantissa bits
+    constexpr int64_t last = int64_t{1} << 29;  // fp32 keeps 23 of 52 mantissa bits
+    const Longs bits = reinterpret_cast<Longs>(total);
+    Longs truncated = bits & ~(last - 1);
+    if (to_half) truncated |= ((bits & (last - 1)) != 0) & last;
     *result = kept ? before : __builtin_convertvector(reinterpret_cast<Doubles>(truncated), Floats) * unit;
   }
   return true;

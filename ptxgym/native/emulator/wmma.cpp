@@ -224,7 +224,8 @@ void float_result(const Factors& f, const Inst& inst, const Element* row, const 
   const int step = inst.stype == T_TF32 ? 4 : f.k;  // an H200 adds tf32 factors in two halves, the others at once
   for (int first = 0; first < f.k; first += step)
     sum = tensor_core_sum(
-        step, [&](int k) { return row[first + k]; }, [&](int k) { return b[first + k][column]; }, sum, true);
+        step, [&](int k) { return row[first + k]; }, [&](int k) { return b[first + k][column]; }, sum, true,
+        inst.type == T_F16);
   half = float_to_half(sum);
   std::memcpy(d, inst.type == T_F16 ? static_cast<const void*>(&half) : &sum, inst.type == T_F16 ? 2 : 4);
 }

@@ -5,7 +5,8 @@ file does not have yet, `tests/device/emulator/tensor/test_golden.py` replays al
 
 Rounding. Copies move bytes: they agree bit for bit. Whole numbers multiply exactly: bit for bit too. Inexact sums of
 wgmma and mma.sync also agree bit for bit with the one model that fits the H200: each group of products and the sum so
-far are aligned to the largest of them, cut below 25 fractional bits, added exactly, and rounded toward zero to FP32
+far are aligned to the largest of them, cut below 25 fractional bits, added exactly, and rounded toward zero to FP32, or
+to nearest to FP16
 (`tests/device/emulator/tensor/reference.py` states it for every type). mma.sync of 8-bit floats is two of fp16 and an
 addition. Approximate functions: see `lanes`.
 """

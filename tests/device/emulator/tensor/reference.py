@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -185,7 +186,10 @@ def unpacked(bits: int, kind: str) -> Number:
 
 
 def tensor_core_sum(terms: Sequence[Number], result: str) -> int:
-    """Bits of a sum as an H200 makes it: terms truncated 25 places below the greatest exponent, their sum to fp32."""
+    """Bits of a sum as an H200 makes it: terms truncated 25 places below the greatest exponent.
+
+    The sum is truncated to fp32, or rounded once to fp16.
+    """
     special = [term.special for term in terms if term.special]
     if special:
         total = sum(special)
@@ -194,6 +198,8 @@ def tensor_core_sum(terms: Sequence[Number], result: str) -> int:
     units = sum(term.truncated(scale) for term in terms)
     if not units:
         return 0
+    if result == "f16":
+        return half_of(units * Fraction(2) ** scale)
     excess = max(abs(units).bit_length() - 24, -149 - scale, 0)  # fp32 has 24 bits and no unit below 2^-149
     kept = Number(units, scale, 0).truncated(scale + excess)
     if abs(kept).bit_length() + scale + excess > 128:
@@ -201,13 +207,20 @@ def tensor_core_sum(terms: Sequence[Number], result: str) -> int:
     return in_result(math.ldexp(kept, scale + excess), result)
 
 
+def half_of(exact: Fraction) -> int:
+    """Bits of the fp16 number nearest to `exact`; ties go to the even one."""
+    sign, magnitude = (0x8000 if exact < 0 else 0), abs(exact)
+    field = 1  # of the exponent; numbers below 2^-14 have its unit
+    while field < 31 and magnitude >= Fraction(2) ** (field - 14):
+        field += 1
+    units = round(magnitude / Fraction(2) ** (field - 25))  # round() takes ties to even
+    return sign | min((field - 1 << 10) + units, 0x7C00)
+
+
 def in_result(value: float, result: str) -> int:
-    """Bits of an fp32 number, rounded to nearest even for an fp16 result."""
-    single = np.float32(value)
-    if result == "f32":
-        return int(single.view(np.uint32))
-    with np.errstate(over="ignore"):
-        return int(single.astype(np.float16).view(np.uint16))
+    """Bits of an fp32 number, or of an infinity, in the type of the result."""
+    kind, word = (np.float32, np.uint32) if result == "f32" else (np.float16, np.uint16)
+    return int(kind(value).view(word))
 
 
 def product(a: Any, b: Any, c: Any, kind: str, result: str) -> NDArray[Any]:

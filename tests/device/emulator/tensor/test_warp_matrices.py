@@ -55,6 +55,24 @@ def test_sums_are_truncated_as_hardware_does(conformance: Kernels, case: Case) -
     np.testing.assert_array_equal(conformance.run(case).output, reference.mma_bits(case, MMA_FORMS[case.kernel]))
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_an_fp16_result_is_rounded_once(conformance: Kernels, sign: int) -> None:
+    """As of wgmma: 2^-20 above a tie. No record tells, so this holds mma.sync to the rule of the same tensor core."""
+    a, b, c = np.full((16, 16), 1.5), np.full((8, 16), 1.5), np.full((16, 8), 0.5 * sign)
+    a[:, 14:], b[:, 14:] = (2.0**-6, 2.0**-10), (1, 2.0**-10)
+    a_threads, a_values, b_threads, b_values = reference.MMA_LAYOUTS[16, 16]
+    parts = [
+        matrix.astype(np.float16)[reference.thread_values((reference.WARP, threads), values, matrix.shape[0])]
+        for matrix, threads, values in (
+            (a * sign, a_threads, a_values),
+            (b, b_threads, b_values),
+            (c, (32, 1), ((2, 2), (16, 8))),
+        )
+    ]
+    case = Case("once", "mma_half_k16", 32, np.concatenate(parts, axis=1).tobytes(), 256)
+    assert (conformance.run(case).output.view(np.float16) == sign * 32.03125).all()
+
+
 def test_the_small_integer_shape(faulty: Kernels) -> None:
     """m8n8k16 (PTX ISA 9.7.14.5.3): lane l holds row l / 4 of A and of Bᵀ, columns 4 (l % 4) …; two columns of C."""
     rng = np.random.default_rng(4)

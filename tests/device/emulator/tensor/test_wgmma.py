@@ -141,7 +141,7 @@ def test_every_half_precision_number_is_read_exactly(conformance: Kernels) -> No
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 2**32))
 def test_half_precision_results_are_rounded_to_nearest_even(conformance: Kernels, seed: int) -> None:
-    """Any accumulator plus one product: the sum truncated to fp32 and then rounded, as numpy rounds."""
+    """Any accumulator plus one product, rounded once."""
     rng = np.random.default_rng(seed)
     image = np.zeros(IMAGE // 2, np.uint16)
     scale = np.float16(2.0 ** rng.integers(-14, 12))
@@ -157,6 +157,32 @@ def test_half_precision_results_are_rounded_to_nearest_even(conformance: Kernels
     before = np.where(np.isfinite(before), before, np.float16(0)).astype(np.float16)
     case = Case(case.name, case.kernel, 128, image.tobytes() + before.tobytes(), case.out_bytes, case.args, case.wide)
     same_numbers(conformance.run(case).output, reference.wgmma_bits(case), np.float16)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("kind", ["finite", "infinite"])
+def test_an_fp16_result_is_rounded_once(conformance: Kernels, sign: int, kind: str) -> None:
+    """32 + 2^-6 lies halfway between two numbers of fp16; what is 2^-20 above it fp32 would cut.
+
+    An infinity in another row keeps all of A from the fast path.
+    """
+    a, b = np.full((64, 16), 1.5), np.full((8, 16), 1.5)
+    a[:, 14:], b[:, 14:] = (2.0**-6, 2.0**-10), (1, 2.0**-10)
+    above = a @ b.T + 0.5
+    if kind == "infinite":
+        a[63] = np.inf
+    image = np.zeros(IMAGE // 2, np.float16)
+    for start, rows in ((0, a * sign), (B_START, b)):
+        for row, k in np.ndindex(rows.shape):
+            image[(start + row // 8 * 256 + k // 8 * 128 + row % 8 * 16) // 2 + k % 8] = rows[row, k]
+    case = wgmma("once", "wgmma_half_n8", *UNSWIZZLED, registers=2, half=True, image=image.tobytes())
+    case = replace(case, input=image.tobytes() + np.full(512, 0.5 * sign, np.float16).tobytes())
+    got = conformance.run(case).output.view(np.float16).reshape(128, 4)
+    want = np.full((64, 8), 32.03125)
+    assert (above == 32 + 2.0**-6 + 2.0**-20).all() and np.float16(32 + 2.0**-6) == 32, "no tie, or nothing above it"
+    if kind == "infinite":
+        want[63] = np.inf
+    np.testing.assert_array_equal(got, sign * want[reference.accumulator_places(8)])
 
 
 def test_the_ablation_delivers_zeros(conformance: Kernels) -> None:
