@@ -164,7 +164,8 @@ Step is_space(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
         const Buffer* buffer = cta.find_buffer(x, 1);
         return buffer && buffer->read_only;
       }
-      default: return x >= GLOBAL_BASE;
+      // 9.7.9.19: the window of kernel parameters lies in that of global memory
+      default: return x >= GLOBAL_BASE || (x >= PARAM_WINDOW && x < CONST_WINDOW);
     }
   });
   w.set_pred(inst.d, mask, bits);

@@ -141,7 +141,8 @@ struct BoxLoad : AsyncOp {
 };
 
 // How reductions read the elements of a tensor map; T_NONE: not at all (PTX ISA 9.7.9.25.5.4, table of element types). Of
-// INT64 an H200 takes least and greatest alone, and faults on a sum and on bits (tests/golden, reduce/tensor).
+// INT64 an H200 takes least and greatest alone, and faults on a sum and on bits; TFLOAT32, which the table leaves out, it
+// adds as fp32 (tests/golden, reduce/tensor and reduce/open). Of TFLOAT32_FTZ nothing is known.
 uint8_t reduced_type(TensorType type, uint8_t op) {
   const bool sums = op == A_ADD, orders = op == A_MIN || op == A_MAX, wraps = op == A_INC || op == A_DEC;
   const bool bits = op == A_AND || op == A_OR || op == A_XOR;
@@ -153,7 +154,8 @@ uint8_t reduced_type(TensorType type, uint8_t op) {
     case TensorType::F16: return sums || orders ? T_F16 : T_NONE;
     case TensorType::BF16: return sums || orders ? T_BF16 : T_NONE;
     case TensorType::F32:
-    case TensorType::F32_FTZ: return sums ? T_F32 : T_NONE;
+    case TensorType::F32_FTZ:
+    case TensorType::TF32: return sums ? T_F32 : T_NONE;
     case TensorType::F64: return sums ? T_F64 : T_NONE;
     default: return T_NONE;
   }

@@ -15,7 +15,7 @@ CASES = {case.name: case for case in cluster_cases()}
 KINDS = {
     "u32": "<u4", "s32": "<i4", "b32": "<u4", "u64": "<u8", "s64": "<i8", "b64": "<u8", "f32": "<f4", "f64": "<f8",
     "f16": "<f2", "UINT32": "<u4", "INT32": "<i4", "UINT64": "<u8", "INT64": "<i8", "FLOAT32": "<f4",
-    "FLOAT32_FTZ": "<f4", "FLOAT64": "<f8", "FLOAT16": "<f2",
+    "FLOAT32_FTZ": "<f4", "TFLOAT32": "<f4", "FLOAT64": "<f8", "FLOAT16": "<f2",
 }  # fmt: skip
 BF16 = ("bf16", "BFLOAT16")
 Bytes = NDArray[np.uint8]

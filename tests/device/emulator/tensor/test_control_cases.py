@@ -146,7 +146,7 @@ def spaces(tid: int, w: Words) -> Words:
     word = w[w[1] & 3]
     byte = word >> 8 & 0xFF
     value = word + (byte - 256 if byte & 128 else byte) & MASK
-    return [w[2], (value ^ word >> 16) + (w[3] & 0xFF), 4096, 1]
+    return [w[2], (value ^ word >> 16) + (w[3] & 0xFF), 4096, 1 | 4]  # in .param, which lies in .global (9.7.9.19)
 
 
 BY_LANE: dict[str, Callable[[int, Words, Sequence[Words]], Words]] = {
