@@ -1,7 +1,7 @@
 """The emulator against what an H200 did: every case of `tests/gpu/cases`, faults included.
 
 `tests/gpu/run_conformance.py` makes the golden file. Everything agrees bit for bit, except approximate functions: there
-hardware and emulator each lie within the bound of the PTX ISA.
+hardware and emulator each lie within the bound of the PTX ISA; and except four cases that ptxas compiled wrongly.
 """
 
 from __future__ import annotations
@@ -44,6 +44,14 @@ ABOUT: dict[str, Any] = json.loads(str(MEASURED["about"]))
 _LIST = GOLDEN.with_name("waiting.txt")
 WAITING = set(_LIST.read_text().splitlines()) if _LIST.exists() else set()
 """Names of cases that no GPU has run yet."""
+
+MISCOMPILED = {
+    f"lanes/{instruction}"
+    for kind in ("f16x2", "bf16x2")
+    for instruction in (f"atom.shared.add.noftz.{kind} d32, [a32], b32", f"red.shared.add.noftz.{kind} [a32], b32")
+}
+"""Cases in which ptxas took an operand from the wrong register, so that the GPU ran another program (`test_lane_cases`
+says which): the emulator does as the PTX says, and must differ."""
 
 REPLAYED: set[str] = set()
 """Names of the cases of all tests below."""
@@ -144,7 +152,7 @@ def agrees(conformance: Kernels, case: Case) -> None:
         return
     assert run.launch.outcome == Outcome.OK, run.codes()
     if digest := ABOUT["digests"].get(case.name):
-        assert case.condensed(run.output) == digest
+        assert (case.condensed(run.output) == digest) == (case.name not in MISCOMPILED)
         return
     measured, output = MEASURED[case.name], run.output
     if case.family == "lanes" and bound_of(case.name.partition("/")[2]):
@@ -166,6 +174,7 @@ def test_the_file_names_the_gpu_and_holds_nothing_else() -> None:
 
 def test_everything_that_is_measured_is_replayed() -> None:
     assert set(ABOUT["status"]) == REPLAYED
+    assert set(ABOUT["digests"]) > MISCOMPILED
 
 
 def test_every_case_is_measured_or_waits_for_a_gpu() -> None:
