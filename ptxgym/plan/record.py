@@ -109,7 +109,7 @@ def record_twice(
     if isinstance(two, Failure):
         return two
     names = {name: f"{name}#1" for name in one.own} | dict(two.own)
-    return session.plan(joined(one.merged, two.merged, names), profile, confined)
+    return session.plan(joined(one.merged, two.merged, names), profile, confined, calls=2)
 
 
 class _Session:
@@ -165,8 +165,8 @@ class _Session:
         operations = [each for each in self._both[0].call(index).ordered if isinstance(each, RawOperation)]
         return places(self.build, operations[operation].frames) if operation is not None else ()
 
-    def plan(self, merged: Merged, profile: DeviceProfile, confined: bool) -> LaunchPlan | Failure:
-        """Return the plan of what was asked for, if it can be replayed."""
+    def plan(self, merged: Merged, profile: DeviceProfile, confined: bool, calls: int = 1) -> LaunchPlan | Failure:
+        """Return the plan of what was asked for in so many calls, if it can be replayed."""
         first = self._both[0].call(0)
         plan = LaunchPlan(
             build_key=self.build.key,
@@ -181,7 +181,7 @@ class _Session:
             isolation=sandbox.isolation().level if confined else "rlimits",
             recorder_revision=RECORDER_REVISION,
         )
-        for problem in problems(plan, self.build, profile):
+        for problem in problems(plan, self.build, profile, calls=calls):
             return self._failure("plan.invalid", problem)
         if not plan.launches:
             said = last_errors(self.build, first)

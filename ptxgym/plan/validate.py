@@ -31,7 +31,6 @@ MAX_WORKSPACE_BYTES = 4 << 30
 """Sum of all workspaces: replay gives each its own range."""
 MAX_UPLOAD_BYTES = 16 << 20
 """Sum of all uploads."""
-"""Sum of all variables of the module: they are restored before each replay."""
 TENSOR_MAP_BYTES = 128
 
 _GRID_LIMIT: Dim3 = (2**31 - 1, 65535, 65535)
@@ -48,14 +47,17 @@ _PROMOTIONS = frozenset(("NONE", "L2_64B", "L2_128B", "L2_256B"))
 _FILLS = frozenset(("NONE", "NAN_REQUEST_ZERO_FMA"))
 
 
-def problems(plan: LaunchPlan, build: Build, profile: DeviceProfile) -> Iterator[str]:
-    """Yield what is wrong with `plan` as a plan of `build`, each as a sentence; nothing if it can be replayed."""
-    return _Checker(plan, build, profile).problems()
+def problems(plan: LaunchPlan, build: Build, profile: DeviceProfile, *, calls: int = 1) -> Iterator[str]:
+    """Yield what is wrong with `plan` as a plan of `build`, each as a sentence; nothing if it can be replayed.
+
+    Limits are those of a call; a plan of several `calls` may have so many times as much.
+    """
+    return _Checker(plan, build, profile, calls).problems()
 
 
 class _Checker:
-    def __init__(self, plan: LaunchPlan, build: Build, profile: DeviceProfile) -> None:
-        self._plan, self._build, self._profile = plan, build, profile
+    def __init__(self, plan: LaunchPlan, build: Build, profile: DeviceProfile, calls: int) -> None:
+        self._plan, self._build, self._profile, self._calls = plan, build, profile, calls
         self._sizes = {buffer.name: buffer.size_bytes for buffer in plan.buffers}
         self._kernels = {kernel.name: kernel for kernel in build.kernels}
 
@@ -97,24 +99,21 @@ class _Checker:
 
     def _limits(self) -> Iterator[str]:
         plan = self._plan
-        if len(plan.operations) > MAX_OPERATIONS:
-            yield f"{len(plan.operations)} operations, more than {MAX_OPERATIONS}"
-        edges = sum(len(operation.after) for operation in plan.operations)
-        if edges > MAX_EDGES:
-            yield f"{edges} waits between streams, more than {MAX_EDGES}"
-        if len(plan.tensor_maps) > MAX_TENSOR_MAPS:
-            yield f"{len(plan.tensor_maps)} tensor maps, more than {MAX_TENSOR_MAPS}"
-        if len(plan.buffers) > MAX_BUFFERS:
-            yield f"{len(plan.buffers)} buffers, more than {MAX_BUFFERS}"
+        workspace = sum(b.size_bytes for b in plan.buffers if b.role == "workspace")
+        uploads = sum(len(op.data.data) // 2 for op in plan.operations if isinstance(op, Upload))
+        for number, what, most in (
+            (len(plan.operations), "operations", MAX_OPERATIONS),
+            (sum(len(operation.after) for operation in plan.operations), "waits between streams", MAX_EDGES),
+            (len(plan.tensor_maps), "tensor maps", MAX_TENSOR_MAPS),
+            (len(plan.buffers), "buffers", MAX_BUFFERS),
+            (workspace, "bytes of workspace", MAX_WORKSPACE_BYTES),
+            (uploads, "bytes of uploads", MAX_UPLOAD_BYTES),
+        ):
+            if number > most * self._calls:
+                yield f"{number} {what}, more than {most * self._calls}"
         variables = sum(module_of(self._build).variables.values())
         if variables > MAX_MODULE_BYTES:
             yield f"{variables} bytes of module variables, more than {MAX_MODULE_BYTES}"
-        workspace = sum(b.size_bytes for b in plan.buffers if b.role == "workspace")
-        if workspace > MAX_WORKSPACE_BYTES:
-            yield f"{workspace} bytes of workspace, more than {MAX_WORKSPACE_BYTES}"
-        uploads = sum(len(op.data.data) // 2 for op in plan.operations if isinstance(op, Upload))
-        if uploads > MAX_UPLOAD_BYTES:
-            yield f"{uploads} bytes of uploads, more than {MAX_UPLOAD_BYTES}"
 
     def _buffers(self) -> Iterator[str]:
         if len(self._sizes) != len(self._plan.buffers):

@@ -166,6 +166,13 @@ def test_two_calls_make_one_plan(later: Build) -> None:
     assert [launch.params[3].raw[0] for launch in launches] == [1, 2]
 
 
+def test_each_of_two_calls_may_have_what_a_call_may(later: Build) -> None:
+    """2.5 GiB of 4 in each; `test_two_calls_have_a_limit` is the control."""
+    plan = planned(record_twice(later, ARGUMENTS, {"mode": 55, "n": SMALL}, device_profile("h100")))
+    sizes = [buffer.size_bytes for buffer in plan.buffers if buffer.role == "workspace"]
+    assert sizes == [5 << 29, 5 << 29]
+
+
 @pytest.mark.parametrize(("mode", "said"), [(23, "ends in call 1"), (24, "has ")], ids=["an end", "a call"])
 def test_a_record_with_other_calls_than_were_made_is_refused(later: Build, mode: int, said: str) -> None:
     """`test_two_calls_make_one_plan` is the control."""

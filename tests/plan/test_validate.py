@@ -89,6 +89,16 @@ def test_too_many_buffers(features: Recorder, features_build: Build) -> None:
     assert any("buffers, more than 8192" in p for p in problems(many, features_build, device_profile("h100")))
 
 
+@pytest.mark.parametrize(("gib", "refused"), [(5, False), (9, True)])
+def test_two_calls_have_a_limit(features: Recorder, features_build: Build, gib: int, refused: bool) -> None:
+    """Twice 4 GiB; `EDITS` has 5 GiB in one call."""
+    plan = planned(features(1))
+    large = plan.buffers[-1].model_copy(update={"name": "workspace9", "role": "workspace", "size_bytes": gib << 30})
+    plan = plan.model_copy(update={"buffers": (*plan.buffers, large)})
+    found = list(problems(plan, features_build, device_profile("h100"), calls=2))
+    assert found == ([f"{gib << 30} bytes of workspace, more than {8 << 30}"] if refused else [])
+
+
 def test_too_many_operations(features: Recorder, features_build: Build) -> None:
     plan = planned(features(1))
     many = plan.model_copy(update={"operations": plan.operations * 20_001})
