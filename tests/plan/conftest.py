@@ -53,9 +53,15 @@ def streams() -> Recorder:
 
 
 @pytest.fixture(scope="session")
-def launches() -> Recorder:
+def launches_build() -> Build:
+    """Launches at a limit, and beyond."""
+    return compiled((SUBMISSIONS / "launches.cu").read_text())
+
+
+@pytest.fixture(scope="session")
+def launches(launches_build: Build) -> Recorder:
     """Record one launch of `launches.cu`."""
-    return _recorder(compiled((SUBMISSIONS / "launches.cu").read_text()))
+    return _recorder(launches_build)
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ptxgym.build import Build
 from ptxgym.verdict import Status
 from tests.plan.conftest import Recorder, failed, planned
 
@@ -32,6 +33,8 @@ REFUSED = {
     21: ("launch.function", "no kernel"),
     22: ("launch.cluster_size", "preferred cluster (3, 1, 1)"),
     24: ("launch.shared_memory", "191488"),
+    26: ("launch.registers", "288 threads"),  # 9 warps count as 12, three in each of four partitions
+    27: ("launch.registers", "257 threads"),
 }
 
 
@@ -42,6 +45,15 @@ def test_refused_launch_and_its_twin(launches: Recorder, mode: int) -> None:
     assert (failure.status, failure.code) == (Status.LAUNCH_ERROR, code), failure.message
     assert fragment in failure.message
     assert planned(launches(mode, n=0)).launches
+
+
+def test_registers_leave_room_for_two_warps_in_each_partition(launches: Recorder, launches_build: Build) -> None:
+    """Of 16,384 registers a partition, warps of 169 to 255 a thread take 5,632 to 8,192."""
+    (greedy,) = (kernel for kernel in launches_build.kernels if "greedy" in kernel.name)
+    assert 168 < greedy.registers <= 255
+    for asked in (0, 2):
+        assert planned(launches(27, n=asked)).launches[0].block == (256, 1, 1)
+    assert planned(launches(28)).launches[0].block == (128, 1, 1)  # its __launch_bounds__
 
 
 def test_unknown_attribute_is_named(launches: Recorder) -> None:

@@ -39,6 +39,7 @@ _STATUS = {"runtime_fault": Status.RUNTIME_FAULT, "hang": Status.HANG, "budget":
 _WARP_LANES = 32
 _SM_COUNT = {"sm_90a": 132, "sm_100a": 148}
 _SM_THREADS, _SM_REGISTERS, _SM_CTAS, _SM_SMEM_BYTES, _CTA_RESERVED_SMEM_BYTES = 2048, 65536, 32, 228 * 1024, 1024
+_SM_PARTITIONS = 4
 
 
 class EmulatorDevice:
@@ -334,8 +335,10 @@ def resident_ctas_per_sm(build: Build, launch: Launch) -> int:
     threads = launch.block[0] * launch.block[1] * launch.block[2]
     warps = (threads + 31) // 32
     smem_bytes = resources.static_smem_bytes + launch.dynamic_smem_bytes + _CTA_RESERVED_SMEM_BYTES
-    registers = aligned(max(resources.registers, 1) * 32, 256) * warps
-    per_sm = min(_SM_CTAS, _SM_THREADS // (warps * 32), _SM_REGISTERS // registers, _SM_SMEM_BYTES // smem_bytes)
+    # Each of the SM's partitions has registers for whole warps (cuda_occupancy.h).
+    warp_registers = aligned(max(resources.registers, 1) * 32, 256)
+    sm_warps = _SM_REGISTERS // _SM_PARTITIONS // warp_registers * _SM_PARTITIONS
+    per_sm = min(_SM_CTAS, _SM_THREADS // (warps * 32), sm_warps // warps, _SM_SMEM_BYTES // smem_bytes)
     return max(1, per_sm)
 
 

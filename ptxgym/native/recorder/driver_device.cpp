@@ -219,7 +219,7 @@ CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfuncti
     const Kernel* kernel = kernel_or_error("cuFuncGetAttribute", function, status);
     if (kernel == nullptr) return status;
     switch (attribute) {
-        case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: *value = kernel->threads_limit(); break;
+        case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: *value = launchable_threads(*kernel); break;
         case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: *value = kernel->static_smem_bytes; break;
         case CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES: *value = kernel->stack_bytes; break;
         case CU_FUNC_ATTRIBUTE_NUM_REGS: *value = kernel->registers; break;

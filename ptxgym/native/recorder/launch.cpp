@@ -55,8 +55,8 @@ void check_resources(const Kernel& kernel, const LaunchRequest& request) {
     const int registers = registers_per_block(kernel, threads);
     if (registers > profile.registers_per_block) {
         refuse("launch.registers", kernel,
-               format("%d threads of %d registers take %d registers, more than %d: use fewer threads or "
-                      "__launch_bounds__(%d)",
+               format("%d threads of %d registers take %d registers (warps count in fours), more than %d: use fewer "
+                      "threads or __launch_bounds__(%d)",
                       threads, kernel.registers, registers, profile.registers_per_block, threads));
     }
     const ull dynamic = request.dynamic_smem_bytes;

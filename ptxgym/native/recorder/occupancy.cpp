@@ -1,5 +1,7 @@
 #include "occupancy.hpp"
 
+#include <algorithm>
+
 #include <cuda_occupancy.h>  // NVIDIA's own calculator, part of the toolkit
 
 namespace recorder {
@@ -7,7 +9,14 @@ namespace {
 
 constexpr int warp_threads = 32;
 constexpr int threads_per_block_limit = 1024;
-constexpr int register_granule_per_warp = 256;  // CUDA occupancy rules, compute capability 7.0 to 10.0
+// CUDA occupancy rules, compute capability 7.0 to 10.0.
+constexpr int register_granule_per_warp = 256;
+constexpr int partitions_per_sm = 4;
+
+int registers_per_warp(const Kernel& kernel) {
+    const int used = kernel.registers * warp_threads;
+    return (used + register_granule_per_warp - 1) / register_granule_per_warp * register_granule_per_warp;
+}
 
 cudaOccDeviceProp device() {
     const Profile& profile = state().profile;
@@ -80,12 +89,17 @@ int active_clusters(const Kernel& kernel, int ctas, int threads, std::size_t dyn
     return clusters;
 }
 
+// cuda_occupancy.h, cudaOccMaxBlocksPerSMRegsLimit: "the verification logic assumes register allocations are made to all
+// partitions simultaneously".
 int registers_per_block(const Kernel& kernel, int threads) {
-    const int warps = (threads + warp_threads - 1) / warp_threads;
-    const int per_warp = kernel.registers * warp_threads;
-    const int allocated =
-        (per_warp + register_granule_per_warp - 1) / register_granule_per_warp * register_granule_per_warp;
-    return warps * allocated;
+    constexpr int threads_in_step = warp_threads * partitions_per_sm;
+    return (threads + threads_in_step - 1) / threads_in_step * partitions_per_sm * registers_per_warp(kernel);
+}
+
+int launchable_threads(const Kernel& kernel) {
+    const int per_warp = std::max(registers_per_warp(kernel), 1);
+    const int warps = state().profile.registers_per_block / partitions_per_sm / per_warp * partitions_per_sm;
+    return std::min(kernel.threads_limit(), warps * warp_threads);
 }
 
 }  // namespace recorder

@@ -108,7 +108,7 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* out, const void* function)
     *out = cudaFuncAttributes{};
     out->sharedSizeBytes = static_cast<std::size_t>(kernel->static_smem_bytes);
     out->localSizeBytes = static_cast<std::size_t>(kernel->stack_bytes);
-    out->maxThreadsPerBlock = kernel->threads_limit();
+    out->maxThreadsPerBlock = launchable_threads(*kernel);
     out->numRegs = kernel->registers;
     out->ptxVersion = out->binaryVersion = state().profile.cc_major * 10 + state().profile.cc_minor;
     out->maxDynamicSharedSizeBytes = dynamic_smem_limit(*kernel);

@@ -1,4 +1,5 @@
 // Launches at a limit (n = 0) and one step beyond it (n = 1), one limit per value of `mode`.
+#include <cuda.h>
 #include <cuda_runtime.h>
 
 __global__ void plain(float* out) { out[0] = 1; }
@@ -101,6 +102,24 @@ extern "C" void run(const float* A, float* B, int mode, int n, cudaStream_t stre
             extended(ADDRESS(plain), 8, 2, B, stream,
                      n ? cudaLaunchAttributeProgrammaticEvent : cudaLaunchAttributeIgnore);
             break;
+        case 26: greedy<<<1, 256 + 32 * step, 0, stream>>>(B, B); break;
+        case 27: {  // as many threads as the runtime says, or the driver; then one more
+            cudaFuncAttributes known;
+            cudaFuncGetAttributes(&known, greedy);
+            if (n == 2) {
+                cudaFunction_t function;
+                cudaGetFuncBySymbol(&function, ADDRESS(greedy));
+                cuFuncGetAttribute(&known.maxThreadsPerBlock, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, function);
+            }
+            greedy<<<1, known.maxThreadsPerBlock + (n == 1), 0, stream>>>(B, B);
+            break;
+        }
+        case 28: {  // by the bound of its source, which leaves registers over
+            cudaFuncAttributes known;
+            cudaFuncGetAttributes(&known, bounded);
+            bounded<<<1, known.maxThreadsPerBlock, 0, stream>>>(B);
+            break;
+        }
         case 25: set_up(n, B, stream); break;
         case 24:
             fixed_40k<<<1, 32, 0, stream>>>(B);

@@ -9,16 +9,17 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ptxgym import native
-from ptxgym.build.model import Build
+from ptxgym.build.model import Build, KernelResources
 from ptxgym.cache import Cache
 from ptxgym.device.emulator import tensor_map
-from ptxgym.device.emulator.device import EmulatorDevice
+from ptxgym.device.emulator.device import EmulatorDevice, resident_ctas_per_sm
 from ptxgym.device.emulator.placement import place
 from ptxgym.device.emulator.pool import Worker
 from ptxgym.device.protocol import Bytes, Execution, RunOptions
@@ -89,6 +90,22 @@ def test_a_launch_gives_outputs_and_counts(device: EmulatorDevice, build: Build)
     multiply = [c for c in run.counts if c.form.startswith("mul") and c.form.endswith("f32")]
     assert [(c.warp, c.thread, c.line) for c in multiply] == [(N // 32, N, 11)]
     assert run.findings == () and run.warp_instructions == sum(c.warp for c in run.counts)
+
+
+@pytest.mark.parametrize(
+    ("registers", "block", "ctas"),
+    [
+        (136, 160, 2),  # 4,352 a warp: three in each of four partitions, which hold two CTAs of five warps
+        (136, 128, 3),
+        (136, 192, 2),
+        (32, 160, 12),  # 64 warps
+        (168, 384, 1),
+    ],
+)
+def test_registers_of_partitions_limit_the_ctas_of_an_sm(build: Build, registers: int, block: int, ctas: int) -> None:
+    """As cuda_occupancy.h counts them: whole warps in each partition of 16,384 registers."""
+    built = replace(build, kernels=(KernelResources("scale", registers, 0, 0, 0, 0, (), ()),))
+    assert resident_ctas_per_sm(built, launch("scale", block=block)) == ctas
 
 
 @pytest.mark.parametrize("schedule", ["fair", "lazy", "random"])
