@@ -21,7 +21,8 @@ def recording(which: int, data: bytes) -> Recording:
     result = Recording(started=True, ended=True)
     for name, size in SIZES.items():
         role = "workspace" if name.startswith("work") else "argument"
-        raw = {"event": "buffer", "name": name, "role": role, "address": BASES[which][name], "bytes": size}
+        raw = {"event": "buffer", "name": name, "role": role, "address": BASES[which][name], "bytes": size,
+               "in_stream_order": False}  # fmt: skip
         result.buffers.append(RawBuffer.model_validate(raw))
     target = BASES[which]["workspace0"]
     upload = {"event": "upload", "target": target, "data": data.hex(), "stream": 0,
