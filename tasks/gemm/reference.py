@@ -14,6 +14,10 @@ STEP_ERROR = 2.0**-24
 STEP_TERMS = 16
 # Sums that grow to half of Σ|a·b| and then cancel, the worst that inputs can do, are a quarter of it on average.
 MEAN_SUM = 0.25
+# Sums of inputs with a mean do not cancel: they grow straight to |C|, half of it on average, and beside them the 16
+# products of a step are cut too, each at 2⁻²⁵ of the power of two below the sum: with the cut of the sum at most
+# 5 · 2⁻²⁴ of it. Simulated for 64 to 16384 terms: up to 0.41 of the budget in FP32, and 0.53 in steps of 8.
+STRAIGHT_SUM = 2.0
 
 
 def with_settings(activation="none", rounds=True, over_32=False):
@@ -41,8 +45,9 @@ class Product:
 
     def accumulation(self, xp, inputs, axes):
         """Return what FP32 accumulation may lose [M, N]: in steps of 16 terms, by truncation, on the worst inputs."""
-        magnitude = xp.abs(inputs["A"]) @ xp.abs(inputs["B"]).T
-        lost = STEP_ERROR * (axes["K"] / STEP_TERMS) * MEAN_SUM * magnitude
+        mean = MEAN_SUM * (xp.abs(inputs["A"]) @ xp.abs(inputs["B"]).T)
+        mean += STRAIGHT_SUM * xp.abs(inputs["A"] @ inputs["B"].T)
+        lost = STEP_ERROR * (axes["K"] / STEP_TERMS) * mean
         return {"C": STEEPEST * xp.abs(self.factor(xp, inputs)) * lost if self.has_factor(inputs) else lost}
 
     def predictors(self, xp, inputs, axes, outputs):

@@ -14,7 +14,7 @@ from ptxgym.evaluator import Evaluator
 from ptxgym.judge import numbers
 from ptxgym.judge.conditions import Case, conditions
 from ptxgym.judge.correctness import compare
-from ptxgym.judge.references import expect
+from ptxgym.judge.references import compute, expect
 from ptxgym.task import Task, Tensor, load_task
 from ptxgym.task_modules import ReferenceModule
 from ptxgym.variants import load_variant, variants_of
@@ -168,6 +168,49 @@ def test_budgets_of_gemm_tell_honest_epilogues_from_wrong_ones(variant: str) -> 
     assert excess("gemm", variant, louder(epilogue(**steps))) > 1.2
     for step in set(variant.split("-")) & {"scale", "bias", "relu", "gelu", "div32", "residual", "fp32"}:
         assert excess("gemm", variant, epilogue(step, **steps)) > 1.2, step
+
+
+def tensor_core_sum(a: Any, b: Any, terms: int) -> Any:
+    """Sum as Hopper's tensor cores do: products and the sum so far cut at 25 places, then the sum to FP32."""
+    one, other = (np.frexp(values)[1] - 1 for values in (a, b))
+    total = np.zeros((len(a), len(b)), np.float32)
+    for start in range(0, a.shape[1], terms):
+        step = slice(start, start + terms)
+        products = a[:, None, step].astype(np.float64) * b[None, :, step]
+        greatest = (one[:, None, step] + other[None, :, step]).max(axis=-1)
+        shift = 25 - np.maximum(greatest, np.where(total == 0, -1000, np.frexp(total)[1] - 1))
+        cut = np.trunc(np.ldexp(products, shift[..., None])).sum(axis=-1) + np.trunc(
+            np.ldexp(total.astype(float), shift)
+        )
+        exact = np.ldexp(cut, -shift)
+        nearest = exact.astype(np.float32)
+        total = np.where(np.abs(nearest) > np.abs(exact), np.nextafter(nearest, np.float32(0)), nearest)
+    return total
+
+
+@pytest.mark.parametrize("terms", [16, 8])
+@pytest.mark.parametrize("depth", [576, 1536, 5120, 16384])
+def test_sums_of_tensor_cores_pass_in_fp32_where_nothing_cancels(depth: int, terms: int) -> None:
+    """Means of 1.4, as the shifted draw may have: every cut goes the same way, and over the steps they add up."""
+    task = load_variant("gemm", "fp32")
+    case = Case("test/means", {"M": 16, "N": 24, "K": depth}, "shifted", 0, False)
+    generator = np.random.default_rng(depth)
+    drawn = {
+        name: numbers.encode(generator.standard_normal((rows, depth), np.float32) + np.float32(mean), "bf16")
+        for name, rows, mean in (("A", 16, 1.4), ("B", 24, -1.4))
+    }
+    expected = compute(task, case, drawn)
+    a, b = expected.values["A"], expected.values["B"]
+
+    def over(found: Any) -> float:
+        return compare(expected.outputs["C"], numbers.encode(np.asarray(found, np.float32), "fp32"), case).excess
+
+    assert over(tensor_core_sum(a, b, terms)) < 0.6
+    half = depth // 2
+    parts = [a[:, part] @ b[:, part].T for part in (slice(half), slice(half, depth))]
+    assert over(sum(parts)) < 0.3
+    assert over(1.0003 * sum(parts)) > 1.2
+    assert over(sum(numbers.round_bf16(part) for part in parts)) > 5
 
 
 def test_relu_is_not_gelu() -> None:
