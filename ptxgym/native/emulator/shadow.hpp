@@ -98,6 +98,7 @@ struct Shadow {
   virtual void tmem_allocated(int /*column*/, int /*columns*/) {}
   virtual void tmem_access(Warp&, int /*inst*/, TmemUse, int /*lane*/, int /*column*/, int /*columns*/,
                            uint32_t /*lanes*/, uint32_t /*shape*/ = 0) {}
+  virtual void tmem_loaded(Warp&, int /*inst*/) {}  // after the accesses of a tcgen05.ld: what happens to its registers?
   // tcgen05.dealloc of a pair, at the CTA that the warp does not belong to: are that CTA's accesses over?
   virtual void tmem_peer_dealloc(Warp&, int /*inst*/, int /*column*/, int /*columns*/) {}
   virtual void tmem_wait(Warp&, int /*inst*/, bool /*stores*/) {}       // tcgen05.wait::ld, wait::st

@@ -9,6 +9,9 @@ bool is_pure(const Inst& inst) {
   return inst.op <= OP_SZEXT && inst.op != OP_SETP && inst.op != OP_TESTP && inst.op != OP_ISSPACEP;
 }
 
+// Instructions that compilers make no instruction of: they name registers.
+bool is_move(uint16_t op) { return op == OP_MOV || op == OP_MOV_PACK || op == OP_MOV_UNPACK; }
+
 bool vector_is_written(uint16_t op) {
   return op == OP_LD || op == OP_MOV_UNPACK || op == OP_LDMATRIX || op == OP_MMA || op == OP_ATOM ||
          op == OP_TCGEN05_LD;
@@ -154,12 +157,14 @@ void ShadowState::registers(Warp& warp, int inst) {
   WarpRegisters& regs = of(warp).registers;
   const uint8_t flag = map_->flags()[inst];
   const RegisterUse& use = map_->use(inst);
-  const bool is_move = cta_.program.kernel.inst[inst].op == OP_MOV;
+  const uint16_t op = cta_.program.kernel.inst[inst].op;
   if (!regs.idle()) {
     const FlyingRegister* source = nullptr;
+    FlyingRegister carried, values;
     for (const int32_t reg : use.reads) {
       const FlyingRegister* flying = regs.find(reg);
       if (!flying || flying->role == FlyingRegister::Role::Fragment) continue;
+      if (flying->loaded) combine_loaded(of(warp), values, *flying, is_move(op));
       if (use.pure) {
         source = flying;
       } else if (flying->loaded) {
@@ -169,11 +174,11 @@ void ShadowState::registers(Warp& warp, int inst) {
                         *flying, false);
       }
     }
-    FlyingRegister carried;
     if (source) {
       carried = *source;
       carried.role = FlyingRegister::Role::Copy;
-      if (carried.reader < 0 && !is_move) carried.reader = inst;
+      if (carried.reader < 0 && op != OP_MOV) carried.reader = inst;
+      if (carried.loaded) carried.time = values.time, carried.moved = values.moved, carried.loads = values.loads;
     }
     for (const int32_t reg : use.writes) {
       const FlyingRegister* flying = regs.find(reg);
@@ -192,12 +197,69 @@ void ShadowState::registers(Warp& warp, int inst) {
     if (map_->is_operand(reg)) regs.set_written(reg);
   }
   // Moves do not count: compilers rename registers and set constants where they like, and ptxas removes what is idle.
-  if (is_move) return;
+  if (op == OP_MOV) return;
   for (const auto* list : {&use.reads, &use.writes}) {
     for (const int32_t reg : *list) {
       if (map_->is_operand(reg)) regs.touch(reg, inst);
     }
   }
+}
+
+// ---- tcgen05.ld
+
+void ShadowState::tmem_loaded(Warp& warp, int inst) {
+  const Inst& load = cta_.program.kernel.inst[inst];
+  WarpState& w = of(warp);
+  FlyingRegister reg{-1, inst, -1, w.tmem_loads.issued, 0, FlyingRegister::Role::Loaded, true};
+  reg.loads = uint64_t{1} << reg.time % 64;
+  if (load.nvec2) reg.loads |= uint64_t{1} << (reg.time - 1) % 64;  // 16x32bx2 makes two accesses
+  LoadInFlight pending{reg.time, {}};
+  for (int i = 0; i < load.nvec; ++i) {
+    reg.offset = cta_.program.kernel.pool[load.vec + i];
+    if (reg.offset < 0) continue;
+    reg.moved.reset().set(static_cast<size_t>(i));
+    pending.unused |= reg.moved;
+    w.registers.add(reg);
+  }
+  if (w.loads.size() < LOADS_IN_FLIGHT) w.loads.push_back(pending);
+  warp.watch |= RegisterUse::LOADED;
+}
+
+// An instruction that is more than a move has waited for the value: "an intra-thread ordering through true register
+// dependency will be respected" (PTX ISA 9.7.16.6.4.5). A load that all its values have come from has read its cells.
+void ShadowState::use_loaded(WarpState& w, const FlyingRegister& reg) {
+  const auto load = std::find_if(w.loads.rbegin(), w.loads.rend(),
+                                 [&](const LoadInFlight& one) { return one.time == reg.time; });
+  if (load != w.loads.rend()) load->unused &= ~reg.moved;
+  bool grew = false;
+  for (; !w.loads.empty() && w.loads.front().unused.none(); w.loads.pop_front())
+    grew |= w.now.likely.raise(w.tmem_loads.component + DELIVERED, w.loads.front().time);
+  if (grew) changed(w);
+}
+
+// What `result`, a value made of several, stands for: a move keeps the registers of one load apart from values.
+void ShadowState::combine_loaded(WarpState& w, FlyingRegister& result, const FlyingRegister& source, bool moves) {
+  result.loads |= source.loads;
+  const bool other = result.moved.any() && result.time != source.time;
+  if (!moves || other) {
+    use_loaded(w, source);
+    return;
+  }
+  if (source.moved.none()) return;
+  result.time = source.time;
+  result.moved |= source.moved;
+}
+
+// Whether a tcgen05.st stores values that come from a tcgen05.ld in flight.
+bool ShadowState::stores_loaded(const Warp& warp, int inst, uint32_t load) {
+  const Inst& store = cta_.program.kernel.inst[inst];
+  const WarpRegisters& regs = of(warp).registers;
+  for (int i = 0; i < store.nvec; ++i) {
+    const int32_t reg = cta_.program.kernel.pool[store.vec + i];
+    const FlyingRegister* flying = reg >= 0 ? regs.find(reg) : nullptr;
+    if (flying && flying->comes_from(load)) return true;
+  }
+  return false;
 }
 
 // A note: "an intra-thread ordering through true register dependency will be respected" (PTX ISA 9.7.16.6.4.5), so the

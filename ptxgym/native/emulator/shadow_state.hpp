@@ -1,6 +1,7 @@
 // The ordering analysis of one CTA: what every logical thread knows, the history of shared memory, registers in flight.
 #pragma once
 #include <algorithm>
+#include <bitset>
 #include <deque>
 #include <memory>
 #include <unordered_map>
@@ -59,6 +60,15 @@ struct GroupQueue {
 // Of a component that counts tcgen05.mma, cp and shift of a thread once they are complete: what to add for the one that
 // counts those which are handed over in order, complete or not.
 constexpr uint32_t IN_ORDER = 1;
+// The same of tcgen05.ld that are complete (tcgen05.wait::ld): for those whose values have been used.
+constexpr uint32_t DELIVERED = 1;
+
+// A tcgen05.ld before tcgen05.wait::ld. More of them are not followed than anybody leaves without a wait.
+constexpr size_t LOADED_REGISTERS = 128, LOADS_IN_FLIGHT = 256;  // at most
+struct LoadInFlight {
+  uint32_t time;                         // in its queue
+  std::bitset<LOADED_REGISTERS> unused;  // the registers that nothing has computed with, or stored
+};
 
 // A register that wgmma reads or writes until a wait, or that tcgen05.ld writes, or that holds a value computed from one.
 struct FlyingRegister {
@@ -66,10 +76,14 @@ struct FlyingRegister {
   int32_t offset = 0;
   int32_t writer = -1;  // the wgmma or tcgen05.ld
   int32_t reader = -1;  // Copy: the first instruction that computed with it
-  uint32_t time = 0;    // of the wgmma in its queue
+  uint32_t time = 0;    // of the wgmma or tcgen05.ld in its queue
   uint32_t shape = 0;   // accumulators of one shape may follow each other
   Role role = Role::Accumulator;
   bool loaded = false;  // by tcgen05.ld
+  std::bitset<LOADED_REGISTERS> moved;  // the registers of the tcgen05.ld that it is, or was moved from
+  uint64_t loads = 0;                   // bits time % 64 of the tcgen05.ld that its value comes from
+
+  bool comes_from(uint32_t load) const { return loaded && loads >> load % 64 & 1; }
 };
 
 // Which registers an instruction reads and writes, for kernels with wgmma or tcgen05.ld.
@@ -155,6 +169,7 @@ struct WarpState {
   std::unordered_map<int, GroupQueue> bulk;     // by lane
   std::unordered_map<int, GroupQueue> tcgen05;  // mma, cp, shift, by lane
   GroupQueue tmem_loads, tmem_stores;           // component 0: none so far
+  std::deque<LoadInFlight> loads;
   Clock after_fence;                            // what was known at the last tcgen05.fence::after_thread_sync
   WarpRegisters registers;
 };
@@ -253,6 +268,7 @@ class ShadowState final : public Shadow {
   void tmem_allocated(int column, int columns) override;
   void tmem_access(Warp&, int inst, TmemUse, int lane, int column, int columns, uint32_t lanes,
                    uint32_t shape) override;
+  void tmem_loaded(Warp&, int inst) override;
   void tmem_peer_dealloc(Warp&, int inst, int column, int columns) override;
   void tmem_wait(Warp&, int inst, bool stores) override;
   void tcgen05_fence(Warp&, int inst, bool after) override;
@@ -310,7 +326,9 @@ class ShadowState final : public Shadow {
   void issue_wgmma(Warp&, int inst);
   void report_unwritten(Warp&, int inst);
   void report_register(Warp&, int inst, const FlyingRegister&, bool writes);
-  void load_registers(Warp&, int inst);
+  void use_loaded(WarpState&, const FlyingRegister&);
+  void combine_loaded(WarpState&, FlyingRegister& result, const FlyingRegister& source, bool moves);
+  bool stores_loaded(const Warp&, int inst, uint32_t load);
   void note_read_before_wait(Warp&, int inst, const FlyingRegister&);
   void report_early_copy(Warp&, const FlyingRegister&);
   std::string barrier_name(const Mbar&) const;
@@ -321,6 +339,8 @@ class ShadowState final : public Shadow {
                     uint32_t lane);
   bool in_pipeline(Warp&, const Touch& earlier, uint32_t earlier_shape, const Touch& now, uint32_t shape, int column);
   void follow(Warp&, const Touch& earlier, const Touch& now);
+  bool first_note(const Touch& earlier, const Touch& now);
+  bool delivered_only(Warp&, const Touch& earlier, const Touch& now, int column, uint32_t lane);
   void note_missing_fence_before(Warp&, const Touch& earlier, const Touch& now);
   void report_tmem(Warp&, const Touch& earlier, const Touch& now, int column, uint32_t lane, Severity);
   void report_unseen_commits(Warp&, int inst, const Mbar& awaited);
@@ -345,6 +365,8 @@ class ShadowState final : public Shadow {
     const GroupQueue* queue;
   };
   std::vector<PassedOn> passed_on_;
+  Touch noted_;  // the last operation on tensor memory that got a note, and the instruction that it follows
+  int noted_earlier_ = -1;
   Histories histories_;
   Memo memo_;
   std::vector<Operation> operations_;  // direct-mapped

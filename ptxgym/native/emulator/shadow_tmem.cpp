@@ -76,12 +76,14 @@ void ShadowState::tmem_access(Warp& warp, int inst, TmemUse use, int lane, int c
   now.lane = static_cast<uint16_t>(lane);
   if (use == TmemUse::Load || use == TmemUse::Store) {
     GroupQueue& q = use == TmemUse::Load ? w.tmem_loads : w.tmem_stores;
-    if (!q.component) q.component = shared_->components++;
+    if (!q.component) {
+      q.component = shared_->components;
+      shared_->components += 1 + DELIVERED;
+    }
     now.kind = use == TmemUse::Load ? Kind::TmemLoad : Kind::TmemStore;
     now.component = static_cast<uint16_t>(q.component);
     now.time = ++q.issued;
     q.last_inst = inst;
-    if (use == TmemUse::Load) load_registers(warp, inst);
   } else if (use != TmemUse::Dealloc) {
     const GroupQueue& q = queue(warp, Async::Tcgen05, lane);
     now.kind = Kind::Tcgen05;
@@ -115,15 +117,6 @@ void ShadowState::tmem_access(Warp& warp, int inst, TmemUse use, int lane, int c
       cell.shape = shape;
     }
   }
-}
-
-void ShadowState::load_registers(Warp& warp, int inst) {
-  const Inst& load = cta_.program.kernel.inst[inst];
-  for (int i = 0; i < load.nvec; ++i) {
-    const int32_t reg = cta_.program.kernel.pool[load.vec + i];
-    if (reg >= 0) of(warp).registers.add({reg, inst, -1, 0, 0, FlyingRegister::Role::Loaded, true});
-  }
-  warp.watch |= RegisterUse::LOADED;
 }
 
 // Sums that nothing has read, overwritten or freed: the first product of a tile must not accumulate, all others must,
@@ -225,6 +218,8 @@ bool ShadowState::tmem_ordered(Warp& warp, const Touch& earlier, uint32_t earlie
   if (passed_on && w.after_fence.covers(in_order, earlier.time))
     return in_pipeline(warp, earlier, earlier_shape, now, shape, column);
   if (!complete && !passed_on) {
+    if (earlier.kind == Kind::TmemLoad && w.now.likely.covers(earlier.component + DELIVERED, earlier.time))
+      return delivered_only(warp, earlier, now, column, lane);
     const bool likely = w.now.likely.covers(earlier.component, earlier.time);
     report_tmem(warp, earlier, now, column, lane, likely ? Severity::Warning : Severity::Error);
     return false;
@@ -249,6 +244,27 @@ bool ShadowState::tmem_ordered(Warp& warp, const Touch& earlier, uint32_t earlie
   return false;
 }
 
+// A tcgen05.ld whose values have been used has read its cells, though "to avoid anti-dependency hazards" tcgen05.wait::ld
+// must be used (9.7.16.6.4.5). A note where the cells are written with what comes from its values, which cannot come
+// sooner. CUTLASS's attention does both (sm100_fmha_fwd_mainloop_tma_warpspecialized.hpp).
+bool ShadowState::delivered_only(Warp& warp, const Touch& earlier, const Touch& now, int column, uint32_t lane) {
+  const bool own = earlier.warp == now.warp && now.kind == Kind::TmemStore;
+  if (!own || !stores_loaded(warp, now.inst, earlier.time)) {
+    report_tmem(warp, earlier, now, column, lane, Severity::Warning);
+    return false;
+  }
+  if (first_note(earlier, now)) report_tmem(warp, earlier, now, column, lane, Severity::Note);
+  return true;
+}
+
+// After a note the other cells are looked at, too; they say it once.
+bool ShadowState::first_note(const Touch& earlier, const Touch& now) {
+  if (noted_ == now && noted_earlier_ == earlier.inst) return false;
+  noted_ = now;
+  noted_earlier_ = earlier.inst;
+  return true;
+}
+
 // A note: most published kernels leave this fence out, and ptxas 13.0 makes no instruction of it (nor of the other one).
 // What it does is to keep the compiler from moving tcgen05 instructions across (9.7.16.11.1).
 void ShadowState::note_missing_fence_before(Warp& warp, const Touch& earlier, const Touch& now) {
@@ -270,10 +286,17 @@ void ShadowState::report_tmem(Warp& warp, const Touch& earlier, const Touch& now
   const char* code = frees ? "tmem.dealloc_in_use" : now.write ? "tmem.overwrite" : "tmem.read_early";
   FindingRecord* f = cta_.findings.add(cta_, &warp, static_cast<int>(now.lane), code, severity, now.inst, earlier.inst);
   if (!f) return;
-  f->say("the %s of warp %d %s column %d (lanes from %u) of tensor memory, which the %s of line {@%d} may still be %s: "
-         "nothing orders them",
-         op_name(kernel, now.inst), warp.id, frees ? "frees" : now.write ? "writes" : "reads", column, lane,
-         op_name(kernel, earlier.inst), earlier.inst, earlier.write ? "writing" : "reading");
+  const char* does = frees ? "frees" : now.write ? "writes" : "reads";
+  const bool delivered = earlier.kind == Kind::TmemLoad && severity != Severity::Error;
+  if (delivered)
+    f->say("the %s of warp %d %s column %d (lanes from %u) of tensor memory, which the tcgen05.ld of line {@%d} reads: all "
+           "its values have been used, but only tcgen05.wait::ld orders it before what touches the cells next",
+           op_name(kernel, now.inst), warp.id, does, column, lane, earlier.inst);
+  else
+    f->say("the %s of warp %d %s column %d (lanes from %u) of tensor memory, which the %s of line {@%d} may still be %s: "
+           "nothing orders them",
+           op_name(kernel, now.inst), warp.id, does, column, lane, op_name(kernel, earlier.inst), earlier.inst,
+           earlier.write ? "writing" : "reading");
   f->mend("%s", remedy(earlier.kind));
   describe_pair(*f, now, frees ? "frees the cells" : now.write ? "writes the cells" : "reads the cells", earlier,
                 earlier.write ? "writes the cells" : "reads the cells");
@@ -347,6 +370,7 @@ void ShadowState::tmem_wait(Warp& warp, int, bool stores) {
   q.retired = q.issued;
   if (!stores) {
     w.registers.retire_loads();
+    w.loads.clear();
     warp.watch &= static_cast<uint8_t>(~RegisterUse::LOADED);
   }
   w.now.raise(q.component, q.issued);

@@ -64,6 +64,7 @@ void note_access(Cta& cta, Warp& warp, const Inst& inst, TmemUse use, const Tile
   const int at = cta.index_of(inst);
   cta.shadow->tmem_access(warp, at, use, 0, tile.column, tile.width, tile.lanes());
   if (tile.split) cta.shadow->tmem_access(warp, at, use, 0, tile.column + tile.split, tile.width, tile.lanes());
+  if (use == TmemUse::Load) cta.shadow->tmem_loaded(warp, at);
 }
 
 // Registers receive their values at once: a dependent instruction waits for them on hardware, whatever else orders it
