@@ -28,16 +28,27 @@ bool lanes_fit(Cta& cta, Warp& warp, const Inst& inst, int lane, const Mma& op, 
   return false;
 }
 
+// A bit per 16 lanes of those, of an operand's, whose rows the CTA computes: disable-output-lane may leave all 16 out.
+uint32_t enabled_lanes(const Mma& op, int part, uint32_t lanes) {
+  for (int lane = 0; lane < TMEM_LANES; lane += 16) {
+    bool any = false;
+    for (int i = 0; i < 16; ++i) any |= op.enabled(part, lane + i);
+    if (!any) lanes &= ~(1u << lane / 16);
+  }
+  return lanes;
+}
+
 void note(Cta& cta, Warp& warp, int at, int lane, const Mma& op) {
   cta.shadow->async_begin(warp, at, Async::Tcgen05, lane, nullptr, 0);
   if (!op.a_in_tmem) cta.shadow->tcgen05_operand(warp, at, op.a.operand, "A");
   cta.shadow->tcgen05_operand(warp, at, op.b.operand, "B");
-  const uint32_t lanes = op.path() == DataPath::Half ? 0x55u << op.d.lane / 16 : 0xFFu;
+  const uint32_t path_lanes = op.path() == DataPath::Half ? 0x55u << op.d.lane / 16 : 0xFFu;
   const bool scaled = is_block_scaled(op.kind), pair = op.group.count == 2;
   const uint32_t shape = static_cast<uint32_t>(pair) << 30 | static_cast<uint32_t>(op.form.rows) << 20 |
                          static_cast<uint32_t>(op.form.columns) << 10 | static_cast<uint32_t>(op.d.column);
   for (int part = 0; part < op.group.count; ++part) {
     Shadow& shadow = *op.group.ctas[part]->shadow;
+    const uint32_t lanes = enabled_lanes(op, part, path_lanes);
     shadow.async_share(warp, Async::Tcgen05, lane);
     for (const OperandBytes* bytes : {&op.a, &op.b}) {
       if (bytes == &op.a && op.a_in_tmem) continue;

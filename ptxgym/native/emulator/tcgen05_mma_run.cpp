@@ -32,7 +32,7 @@ bool Mma::report_unwritten(Cta& owner, const Warp& issuer, int part) const {
     for (int row = 0; row < rows(); ++row) {
       const int lane = accumulator_lane(path(), row, a_cells.lane, split);
       for (int column = a_cells.column; column < a_cells.column + A_COLUMNS; ++column) {
-        if (missing.lane >= 0 || memory.written(lane, column)) continue;
+        if (missing.lane >= 0 || !enabled(part, lane) || memory.written(lane, column)) continue;
         missing = {lane, column};
         name = "tcgen05.mma (A)";
       }
