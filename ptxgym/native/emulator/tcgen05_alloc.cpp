@@ -54,7 +54,7 @@ void warn_unlike(Cta& cta, Warp& warp, const Inst& inst, const PairCall& own, co
   const bool place = inst.op == OP_TCGEN05_ALLOC && own.address != other.address;
   if (own.warp == other.warp && !place) return;
   FindingRecord* f =
-      cta.findings.add(cta, &warp, -1, "tmem.pair_unlike", Severity::Warning, cta.index_of(inst), other.inst);
+      cta.findings.add(cta, &warp, -1, "tmem.pair_unlike", Severity::Note, cta.index_of(inst), other.inst);
   if (!f) return;
   char who[sizeof f->who[0]], partner[sizeof f->who[0]];
   std::snprintf(who, sizeof who, "warp %d of CTA %u", own.warp, cta.rank);
