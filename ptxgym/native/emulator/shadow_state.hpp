@@ -345,7 +345,7 @@ class ShadowState final : public Shadow {
   void report_tmem(Warp&, const Touch& earlier, const Touch& now, int column, uint32_t lane, Severity);
   void report_unseen_commits(Warp&, int inst, const Mbar& awaited);
   void report_commits_of_twins(Warp&, int inst, const Mbar& awaited);
-  void report_tcgen05_pipeline(Warp&, const Touch& earlier, const Touch& now, int column);
+  void report_tcgen05_pipeline(Warp&, const Touch& earlier, const Touch& now, int column, Severity);
 
   Cta& cta_;
   std::shared_ptr<const RegisterMap> map_;

@@ -20,13 +20,18 @@ const char* op_name(const Kernel& kernel, int inst) {
 
 enum class Pipeline { Ordered, InPractice, None };
 
-// Whether two operations of one thread execute in the order of issue (9.7.16.6.2): mma → mma of the same accumulator and
-// shape, cp → mma, shift → mma, shift → cp.4x256b, mma → shift. Other mma of one thread follow each other in practice,
-// and a cp follows mma: so do CUTLASS's block-scaled main loops refill the cells of their scale factors.
-Pipeline pipelined(const Inst& earlier, uint32_t earlier_shape, const Inst& now, uint32_t shape) {
+// Whether two operations execute in the order of issue (9.7.16.6.2): mma → mma of the same accumulator and shape, cp →
+// mma, shift → mma, shift → cp.4x256b, mma → shift. Later revisions of the ISA are quoted with what an mma reads before
+// another writes it: so do attention kernels write S over P. In practice other accumulators follow each other, and a cp
+// refills scale factors behind the mma, as in CUTLASS's block-scaled main loops. That sums of one mma are ready for
+// another that reads them as A or scale factors, nothing says.
+Pipeline pipelined(const Kernel& kernel, const Touch& before, uint32_t earlier_shape, const Touch& after, uint32_t shape) {
+  const Inst& earlier = kernel.inst[before.inst];
+  const Inst& now = kernel.inst[after.inst];
   if (now.op == OP_TCGEN05_MMA) {
-    const bool accumulator = earlier.op == OP_TCGEN05_MMA && earlier_shape != shape;
-    return accumulator ? Pipeline::InPractice : Pipeline::Ordered;
+    if (earlier.op != OP_TCGEN05_MMA) return Pipeline::Ordered;
+    if (!after.write) return Pipeline::None;
+    return !before.write || earlier_shape == shape ? Pipeline::Ordered : Pipeline::InPractice;
   }
   if (earlier.op == OP_TCGEN05_MMA && now.op == OP_TCGEN05_SHIFT) return Pipeline::Ordered;
   if (earlier.op == OP_TCGEN05_MMA && now.op == OP_TCGEN05_CP) return Pipeline::InPractice;
@@ -172,13 +177,14 @@ void ShadowState::tmem_peer_dealloc(Warp& warp, int inst, int column, int column
 // Whether two of tcgen05.mma, cp and shift execute in the order of issue; false after a finding.
 bool ShadowState::in_pipeline(Warp& warp, const Touch& earlier, uint32_t earlier_shape, const Touch& now, uint32_t shape,
                               int column) {
-  const Kernel& kernel = cta_.program.kernel;
-  const bool accumulators = earlier.write && now.write;
-  const Pipeline order = pipelined(kernel.inst[earlier.inst], accumulators ? earlier_shape : shape,
-                                   kernel.inst[now.inst], shape);
-  if (order != Pipeline::None) return true;
-  report_tcgen05_pipeline(warp, earlier, now, column);
-  return false;
+  switch (pipelined(cta_.program.kernel, earlier, earlier_shape, now, shape)) {
+    case Pipeline::Ordered: return true;
+    case Pipeline::InPractice:
+      if (first_note(earlier, now)) report_tcgen05_pipeline(warp, earlier, now, column, Severity::Note);
+      return true;
+    case Pipeline::None: report_tcgen05_pipeline(warp, earlier, now, column, Severity::Warning); return false;
+  }
+  return true;
 }
 
 // What executes in order is also complete in order: a commit of the later operation tells of the earlier one.
@@ -302,17 +308,18 @@ void ShadowState::report_tmem(Warp& warp, const Touch& earlier, const Touch& now
                 earlier.write ? "writes the cells" : "reads the cells");
 }
 
-void ShadowState::report_tcgen05_pipeline(Warp& warp, const Touch& earlier, const Touch& now, int column) {
+void ShadowState::report_tcgen05_pipeline(Warp& warp, const Touch& earlier, const Touch& now, int column,
+                                          Severity severity) {
   const Kernel& kernel = cta_.program.kernel;
-  FindingRecord* f =
-      cta_.findings.add(cta_, &warp, static_cast<int>(now.lane), "tcgen05.unordered", Severity::Warning, now.inst,
-                        earlier.inst);
+  FindingRecord* f = cta_.findings.add(cta_, &warp, static_cast<int>(now.lane), "tcgen05.unordered", severity, now.inst,
+                                       earlier.inst);
   if (!f) return;
-  f->say("a %s after the %s of line {@%d} on column %d of tensor memory: two such operations are not guaranteed to "
-         "execute in the order of issue",
-         op_name(kernel, now.inst), op_name(kernel, earlier.inst), earlier.inst, column);
+  f->say("a %s that %s column %d of tensor memory after the %s of line {@%d}, which %s it: such a pair is not guaranteed "
+         "to execute in the order of issue%s",
+         op_name(kernel, now.inst), verb(now).c_str(), column, op_name(kernel, earlier.inst), earlier.inst,
+         verb(earlier).c_str(), severity == Severity::Note ? ", though it does in practice" : "");
   f->mend("tcgen05.commit after the first and a wait on its mbarrier, then tcgen05.fence::after_thread_sync.");
-  describe_pair(*f, now, "touches the column", earlier, "touched it before");
+  describe_pair(*f, now, verb(now) + " the column", earlier, verb(earlier) + " it before");
 }
 
 // In a deadlock: commits that went to the barrier at the same offset of other CTAs, and not to the awaited one. Certain

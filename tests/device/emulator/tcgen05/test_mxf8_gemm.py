@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ptxgym.build import find_toolchain
 from ptxgym.device.emulator.core import LaunchOutcome, LaunchShape, Outcome, PlacedBuffer, Program
 from ptxgym.device.emulator.decode import DecodedModule
+from ptxgym.device.emulator.findings import RECORD_DTYPE
 from ptxgym.device.emulator.tensor_map import pack
 from ptxgym.plan.model import BufferRef, TensorMap
 from tests.device.emulator.tcgen05.harness import SCHEDULES, core
@@ -80,7 +81,10 @@ def launch(text: str, schedule: str) -> tuple[LaunchOutcome, NDArray[np.float32]
 def test_gemm_of_mxfp8(text: str, schedule: str) -> None:
     done, seen, want = launch(text, schedule)
     assert done.outcome is Outcome.OK, done.records
-    assert not done.records
+    notes = np.frombuffer(done.records, RECORD_DTYPE)
+    # The cells of the scale factors are refilled behind the products that read them, as in CUTLASS.
+    assert {(note["code"].decode(), int(note["severity"])) for note in notes} == {("tcgen05.unordered", 0)}
+    assert all(b"a tcgen05.cp that writes" in note["message"] and b"which reads" in note["message"] for note in notes)
     np.testing.assert_allclose(seen, want, rtol=1e-5, atol=np.abs(want).max() * 1e-6)
     assert done.multiply_adds.sum() == M * N * K
     assert done.tma_bytes >= (M + N) * K
