@@ -344,7 +344,9 @@ def _hint_rules() -> None:
             *word("sync", "aligned"),
             types("u32", slot="kind"),
         ],
-        lambda form: make("SETMAXNREG", form, (literal(24, 256, name="register count"),), family="hint"),
+        lambda form: make(
+            "SETMAXNREG", form, (literal(24, 256, name="register count"),), family="hint", flags=FLAG["F_ALIGNED"]
+        ),
         example="232",
     )
 

@@ -250,41 +250,6 @@ Step assert_failed(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
                    file.c_str(), w.reg<uint32_t>(arguments[2])[l], function.c_str());
 }
 
-// Registers come from the CTA's pool and go back to it; a warp that asks for more waits until others have given enough
-// (PTX ISA 9.7.19.5).
-Step set_registers(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
-  if (!cta.grid.registers) return Step::Next;
-  const auto wanted = static_cast<uint32_t>(inst.imm);
-  const bool increases = mods_low(inst.mods) == SETMAXNREG_INC;
-  if (increases && wanted > w.held) {
-    const uint32_t missing = wanted - w.held;
-    if (missing > cta.spare_registers && missing <= cta.spare_registers + cta.left_registers) {
-      const uint32_t lent = missing - cta.spare_registers;
-      cta.left_registers -= lent;
-      cta.lent_registers += lent;
-      cta.lent_at = cta.index_of(inst);
-      cta.spare_registers = missing;
-    }
-    if (missing > cta.spare_registers) {
-      w.block(mask,
-              Wait{WaitKind::Registers, cta.index_of(inst), 0, 0,
-                   "for registers: all warps together ask for more than the CTA got at launch"},
-              true);
-      return Step::Block;
-    }
-    cta.spare_registers -= missing;
-    w.held = wanted;
-  } else if (!increases && wanted < w.held) {
-    const uint32_t given = w.held - wanted, returned = std::min(given, cta.lent_registers);
-    cta.lent_registers -= returned;
-    cta.left_registers += returned;
-    cta.spare_registers += given - returned;
-    w.held = wanted;
-    cta.wake();
-  }
-  return Step::Next;
-}
-
 }  // namespace
 
 Handler bind_control(const Inst& inst) {
@@ -294,7 +259,6 @@ Handler bind_control(const Inst& inst) {
     case OP_EXIT: return leave;
     case OP_TRAP: return trap;
     case OP_BRKPT: return breakpoint;
-    case OP_SETMAXNREG: return set_registers;
     case OP_NOP: return nothing;
     case OP_NANOSLEEP: return sleep;
     case OP_MOV_SREG: return read_clock;

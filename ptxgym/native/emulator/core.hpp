@@ -55,6 +55,7 @@ Handler bind_convert_many(const Inst&);
 Handler bind_memory(const Inst&);
 Handler bind_atomic(const Inst&);
 Handler bind_control(const Inst&);
+Handler bind_registers(const Inst&);  // setmaxnreg
 Handler bind_call(const Inst&);
 Handler bind_launch(const Inst&);  // griddepcontrol, clusterlaunchcontrol
 Handler bind_warp(const Inst&);
@@ -110,6 +111,17 @@ struct FindingSink {
   FindingRecord* add(const char* code, Severity, int inst, int other_inst = -1);
   FindingRecord* add(Cta&, const Warp*, int lane, const char* code, Severity, int inst,
                      int other_inst = -1);  // also cta, warp, lane
+};
+
+// What the warps of a warpgroup executed as their n-th setmaxnreg (registers.cpp).
+struct RegisterRequest {
+  int inst = -1, warp = -1;  // of the first of them
+  uint32_t warps = 0;        // that have executed it: bits within the warpgroup
+  uint32_t marks[4] = {};    // Shadow::mark of each
+};
+struct RegisterRequests {
+  std::deque<RegisterRequest> recent;
+  uint32_t dropped = 0;  // that came before
 };
 
 // ---- asynchronous operations
@@ -185,6 +197,9 @@ struct Warp {
   uint8_t watch = 3;         // which bits of Shadow::watched() matter now
   int polls = 0;             // polling instructions (test_wait, volatile loads, ...) since the scheduler last chose
   uint32_t held = 0;         // registers of each thread, as setmaxnreg counts them
+  uint32_t requests = 0;     // setmaxnreg instructions that it has executed
+  int last_request = -1;     // the last of them
+  bool left_early = false;   // it exited before any warp of its warpgroup had executed one
   uint16_t label = 0;     // names the warp in histories: its id; in a cluster also the rank of its CTA
   Cta* home = nullptr;
   uint32_t cluster_arrived = 0;  // lanes that arrived in the current phase of barrier.cluster
@@ -371,6 +386,7 @@ struct Cta {
   uint32_t left_registers = 0;   // the same: what warps held that have exited
   uint32_t lent_registers = 0;   // the same: of those, what others took before a setmaxnreg.dec gave enough
   int lent_at = -1;              // instruction that took them last
+  std::vector<RegisterRequests> requests;  // by warpgroup; empty until a setmaxnreg
   std::vector<CallFrames> frames;  // per warp, where the program calls functions
   std::map<uint64_t, MapSeen> maps;  // by address
   const Warp* turn = nullptr;      // the warp that has its turn
@@ -429,6 +445,7 @@ void check_suspect(Cta&, Warp&, const Inst&, uint32_t mask);
 
 // "warp 3", "warps 0-2, 5".
 std::string warp_list(const std::vector<int>& warps);
+void report_missing_requests(Cta&);  // of setmaxnreg, as the CTA ends
 
 // ---- clusters (cluster.cpp)
 

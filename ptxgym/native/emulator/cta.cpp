@@ -123,6 +123,7 @@ void Cta::start(uint64_t linear_index) {
   linear = unit = linear_index;
   ended = false;
   spare_registers = left_registers = lent_registers = 0;
+  requests.clear();
   id[0] = static_cast<uint32_t>(linear % grid.grid[0]);
   id[1] = static_cast<uint32_t>(linear / grid.grid[0] % grid.grid[1]);
   id[2] = static_cast<uint32_t>(linear / grid.grid[0] / grid.grid[1]);
@@ -216,11 +217,14 @@ void Cta::lanes_exit(Warp& w, const Inst& inst, uint32_t lanes) {
   if (!w.live) {
     if (shadow) shadow->exit(w, index_of(inst));
     left_registers += w.held;
+    const auto group = static_cast<size_t>(w.id / 4);
+    w.left_early = requests.size() <= group || (requests[group].recent.empty() && !requests[group].dropped);
     wake();
   }
   recheck_barriers(*this);
   ended = std::none_of(warps.begin(), warps.end(), [](const Warp& each) { return each.live; });
   if (ended && lent_registers) warn_of_lent_registers(*this, w);
+  if (ended && !requests.empty()) report_missing_requests(*this);
   if (program.clusters) recheck_cluster_barrier(*this);
 }
 

@@ -35,7 +35,7 @@ ParkKind park_kind(const Inst& inst) {
 Handler bind(const Inst& inst) {
   for (Handler (*binder)(const Inst&) :
        {bind_integer, bind_bits, bind_move, bind_float, bind_float_bits, bind_approximation, bind_convert,
-        bind_convert_many, bind_memory, bind_atomic, bind_control, bind_call, bind_launch, bind_warp, bind_barrier, bind_cluster, bind_tensor})
+        bind_convert_many, bind_memory, bind_atomic, bind_control, bind_registers, bind_call, bind_launch, bind_warp, bind_barrier, bind_cluster, bind_tensor})
     if (Handler handler = binder(inst)) return handler;
   return nullptr;
 }

@@ -56,6 +56,10 @@ struct Shadow {
   virtual void bar_depart(Warp&, int id) = 0;
   virtual void bar_together(int) {}  // before bar_complete of a __syncthreads(): did all come, and to the same one?
 
+  // ---- setmaxnreg: a mark of now, and whether `by` knows that another warp of its CTA has passed a mark
+  virtual uint32_t mark(Warp&) { return 0; }
+  virtual bool passed(const Warp& /*by*/, const Warp& /*other*/, uint32_t /*mark*/) { return false; }
+
   // ---- clusters. Accesses to the shared memory of another CTA go to that CTA's shadow, with the warp that makes them.
   virtual void cluster_arrive(Warp&, int) {}
   virtual void cluster_complete() {}  // of any CTA of the cluster

@@ -244,6 +244,10 @@ class ShadowState final : public Shadow {
   void bar_complete(int id) override;
   void bar_depart(Warp&, int id) override;
   void bar_together(int id) override;
+  uint32_t mark(Warp& warp) override { return of(warp).time; }
+  bool passed(const Warp& by, const Warp& other, uint32_t mark) override {
+    return of(by).now.likely.covers(of(other).component, mark);
+  }
   void cluster_arrive(Warp&, int inst) override;
   void cluster_complete() override;
   void cluster_wait(Warp&, int inst) override;

@@ -283,42 +283,6 @@ def deadlock(body: str, block: int = 64, **shape: object) -> list[str]:
     return found
 
 
-# ---- registers
-
-EXCHANGE = """
-  mov.u32 %r20, 1; setp.lt.u32 %p1, %r0, 128; @%p1 bra GIVE;
-  setmaxnreg.inc.sync.aligned.u32 {inc}; bra MEET;
-GIVE: setmaxnreg.dec.sync.aligned.u32 {dec};
-MEET: bar.sync 0;
-"""
-
-
-@pytest.mark.parametrize(("registers", "dec", "inc", "hangs"), [
-    (168, 24, 240, False), (168, 32, 240, True), (168, 40, 232, False), (0, 56, 240, False), (168, 168, 168, False),
-])  # fmt: skip
-def test_setmaxnreg_takes_from_the_pool_of_the_cta(registers: int, dec: int, inc: int, hangs: bool) -> None:
-    """Two warpgroups of three ask for more: 128 × dec + 256 × inc may not exceed 384 × registers."""
-    assert (0 < 384 * registers < 128 * dec + 256 * inc) is hangs
-    body = EXCHANGE.format(dec=dec, inc=inc)
-    if not hangs:
-        assert go(body, 384, registers=registers).launch.outcome == Outcome.OK
-        return
-    found = deadlock(body, 384, registers=registers)
-    assert "for registers: all warps together ask for more than the CTA got at launch" in found[0]
-
-
-def test_setmaxnreg_of_registers_that_exited_warps_held() -> None:
-    leaving = EXCHANGE.format(dec=32, inc=240).replace("bar.sync 0;", "").replace("MEET:", "exit; MEET:")
-    done = go(leaving, 384, registers=168)
-    assert done.launch.outcome == Outcome.OK and done.codes == ["setmaxnreg.pool"]
-    assert go(leaving.replace("u32 32", "u32 24"), 384, registers=168).codes == []
-
-
-def test_setmaxnreg_waits_for_what_others_give_later() -> None:
-    later = EXCHANGE.format(dec=24, inc=240).replace("GIVE:", "GIVE: nanosleep.u32 500;")
-    assert go(later, 384, registers=168).launch.outcome == Outcome.OK
-
-
 @pytest.mark.parametrize("schedule", SCHEDULES[:3], ids=str)
 def test_missing_arrivals_are_counted(schedule: dict[str, object]) -> None:
     found = deadlock(
