@@ -34,6 +34,8 @@ from ptxgym.plan.model import (
 from ptxgym.verdict import Failure, Finding, Stage, Status
 
 _STATUS = {"runtime_fault": Status.RUNTIME_FAULT, "hang": Status.HANG, "budget": Status.BUDGET}
+_NOT_EMULATED = frozenset({"emulator.swizzle", "tcgen05.zero_column_mask"})
+"""What ends a kernel that did nothing wrong: operands, known only as it runs, that the emulator does not execute."""
 
 # What one SM holds, and how many there are: CUDA C++ Programming Guide, compute capabilities 9.0 and 10.0; H100, B200.
 _WARP_LANES = 32
@@ -375,6 +377,8 @@ def _failure(
         return Failure(stage=Stage.EXECUTE, status=status, code=code, message=message, findings=ranked)
     last = np.frombuffer(blobs[len(answer["launches"]) - 1], RECORD_DTYPE)
     fatal = findings_of(last[last["fatal"] != 0][:1], _sources(build, answer)[answer["kernel"]])[0]
+    if fatal.code in _NOT_EMULATED:
+        status = Status.NOT_EMULATED
     return Failure(stage=Stage.EXECUTE, status=status, code=fatal.code, message=fatal.message, findings=ranked)
 
 

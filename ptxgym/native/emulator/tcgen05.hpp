@@ -57,8 +57,10 @@ void report_exited_peer(Cta&, const Warp& issuer, int inst, const char* name);
 bool columns_allocated(Cta& cta, Warp&, const Inst&, int lane, const char* what, Cta& owner, int column, int columns);
 
 // Decodes a shared memory descriptor and checks what it says of itself; false after a fault was recorded.
-// `atom32`: the operand must have, and no other may have, the 128B swizzle with atoms of 32 bytes (9.7.16.10.3).
-bool sound_descriptor(Cta&, Warp&, const Inst&, int lane, uint64_t bits, const char* name, bool atom32,
+// The 128B swizzle with atoms of 32 bytes is what MN-major operands of kind::tf32 need and other MN-major ones may not
+// have (9.7.16.10.1). K-major ones may by table 54; as table 55 knows no such layout, they are not emulated.
+enum class Atoms32 : uint8_t { Needed, Forbidden, NotEmulated };
+bool sound_descriptor(Cta&, Warp&, const Inst&, int lane, uint64_t bits, const char* name, Atoms32,
                       TensorDescriptor&);
 // Whether all bytes of an operand are shared memory of the CTA; false after a fault was recorded.
 bool operand_inside(Cta&, Warp&, const Inst&, int lane, const OperandBytes&, const char* name);

@@ -14,7 +14,8 @@ bool place(Cta& cta, Warp& warp, const Inst& inst, int lane, uint64_t bits, int 
            OperandBytes& bytes) {
   const MmaKind kind = kind_of(inst);
   TensorDescriptor descriptor;
-  if (!sound_descriptor(cta, warp, inst, lane, bits, name, kind == KIND_TF32 && mn_major, descriptor)) return false;
+  const Atoms32 atoms = !mn_major ? Atoms32::NotEmulated : kind == KIND_TF32 ? Atoms32::Needed : Atoms32::Forbidden;
+  if (!sound_descriptor(cta, warp, inst, lane, bits, name, atoms, descriptor)) return false;
   bytes.place({descriptor.matrix, static_cast<uint32_t>(extent), mn_major, chunk_shift_of(kind)});
   return operand_inside(cta, warp, inst, lane, bytes, name);
 }
@@ -216,7 +217,7 @@ Step mma(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
 }  // namespace
 
 bool sound_descriptor(Cta& cta, Warp& warp, const Inst& inst, int lane, uint64_t bits, const char* name,
-                      bool atom32, TensorDescriptor& descriptor) {
+                      Atoms32 atoms, TensorDescriptor& descriptor) {
   descriptor = decode_tensor_descriptor(bits);
   const auto hex = static_cast<unsigned long long>(bits);
   if (!descriptor.swizzle_known) {
@@ -226,10 +227,18 @@ bool sound_descriptor(Cta& cta, Warp& warp, const Inst& inst, int lane, uint64_t
               name, hex, descriptor.swizzle_code);
     return false;
   }
-  if ((descriptor.matrix.swizzle == Swizzle::B128Atom32) != atom32) {
+  const bool has_atoms = descriptor.matrix.swizzle == Swizzle::B128Atom32;
+  if (has_atoms && atoms == Atoms32::NotEmulated) {
+    cta.fault(warp, inst, lane, "emulator.swizzle",
+              "the descriptor of %s, 0x%llx, has 1 in bits 61-63, 128B with atoms of 32 bytes, which is not emulated where "
+              "the operand is K-major: the ISA allows it (9.7.16.10.3) and gives no layout for it (9.7.16.10.6)",
+              name, hex);
+    return false;
+  }
+  if (has_atoms != (atoms == Atoms32::Needed)) {
     cta.fault(warp, inst, lane, "descriptor.swizzle",
-              "the descriptor of %s, 0x%llx, has %u in bits 61-63: MN-major operands of kind::tf32 need 1, 128B with "
-              "atoms of 32 bytes, and nothing else has that",
+              "the descriptor of %s, 0x%llx, has %u in bits 61-63: of MN-major operands those of kind::tf32 need 1, 128B "
+              "with atoms of 32 bytes, and no others may have it",
               name, hex, descriptor.swizzle_code);
     return false;
   }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import struct
@@ -204,6 +205,36 @@ def test_what_is_not_emulated_is_named(device: EmulatorDevice, build: Build) -> 
     assert form.status is Status.NOT_EMULATED and "discard.global.L2" in form.message
     for cluster in ((1, 1, 1), (2, 1, 1)):
         executed(device.run(build, plan(SCALE.model_copy(update={"cluster": cluster})), data()))
+
+
+OPEN = """.version 9.0
+.target sm_100a
+.address_size 64
+.visible .entry copies(.param .u64 out)
+{{
+.shared .align 1024 .b8 memory[4096]; .reg .b32 place; .reg .b64 source;
+tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [memory], 32;
+ld.shared.u32 place, [memory];
+mov.u64 source, {descriptor};
+tcgen05.cp.cta_group::1.32x128b.warpx4 [place], source;
+ret;
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "status", "code"),
+    [(1, Status.NOT_EMULATED, "emulator.swizzle"), (3, Status.RUNTIME_FAULT, "descriptor.swizzle")],
+)
+def test_what_is_not_emulated_as_it_runs_is_not_the_kernel_s_fault(
+    device: EmulatorDevice, build: Build, tmp_path: Path, mode: int, status: Status, code: str
+) -> None:
+    ptx = tmp_path / "open.ptx"
+    ptx.write_text(OPEN.format(descriptor=mode << 61 | 1 << 46 | 0x80), encoding="utf-8")
+    opened = dataclasses.replace(build, key=f"open-{mode}", arch="sm_100a", ptx=ptx)
+    failure = failed(device.run(opened, plan(launch("copies", pointer("out"))), data()))
+    assert (failure.status, failure.code) == (status, code)
+    assert ("not emulated" in failure.message) == (mode == 1)
 
 
 def test_missing_buffers_are_the_caller_s_mistake(device: EmulatorDevice, build: Build) -> None:

@@ -92,6 +92,24 @@ def test_cp_that_decompresses(source_format: str, bits: int, shift: int, shape: 
     np.testing.assert_array_equal(done.words(128, 16), want)
 
 
+@pytest.mark.parametrize(("column", "codes"), [(4, set()), (6, {"tmem.alignment"})])
+def test_cp_to_columns_that_no_known_kernel_names(column: int, codes: set[str]) -> None:
+    """The ISA names no alignment: a warning, and the copy goes where it is told to go."""
+    source = np.arange(128, dtype=np.uint32).reshape(32, 4)
+    memory = np.zeros(4096, np.uint8)
+    for row in range(32):
+        memory[row * 16 : row * 16 + 16] = source[row].view(np.uint8)
+    descriptor = 128 >> 4 << 16 | 128 >> 4 << 32 | 1 << 46
+    body = allocated().add(fill(16)).add(copy_in(memory.size))
+    body.add(f"cvt.u64.u32 da, data;\nshr.u64 da, da, 4;\nor.b64 da, da, {descriptor};").fenced_sync()
+    body.thread(0, f"tcgen05.cp.cta_group::1.32x128b.warpx4 [tmem+{column}], da;\n{COMMIT}")
+    done = finish(body, "fair", memory.tobytes())
+    assert done.ok and done.codes() == codes, done.codes()
+    want = np.arange(128, dtype=np.uint32)[:, None] << 16 | np.arange(16, dtype=np.uint32)
+    want[:, column : column + 4] = np.tile(source, (4, 1))
+    np.testing.assert_array_equal(done.words(128, 16), want)
+
+
 def shifted(cells: NDArray[np.uint32], quarter: int) -> NDArray[np.uint32]:
     result = cells.copy()
     result[32 * quarter : 32 * quarter + 31, :8] = cells[32 * quarter + 1 : 32 * quarter + 32, :8]

@@ -36,6 +36,14 @@ RNG = np.random.default_rng(0)
 DATA = image(bf16(small_integers(RNG, 128, K)), bf16(small_integers(RNG, 8, K)))
 
 
+COPY = "tcgen05.cp.cta_group::1.32x128b.warpx4 [tmem], da;"
+
+
+def atoms_of_32(descriptor: str) -> str:
+    """128B swizzle with atoms of 32 bytes in place of the descriptor's mode."""
+    return f"and.b64 {descriptor}, {descriptor}, {(1 << 61) - 1};\nor.b64 {descriptor}, {descriptor}, {1 << 61};"
+
+
 def operands(body: Body | None = None) -> Body:
     """A kernel with A and B in shared memory."""
     return (body or allocated()).add(copy_in(IMAGE)).add(descriptors()).fenced_sync()
@@ -167,6 +175,14 @@ FAULTS: list[tuple[str, str, Callable[[], Body]]] = [
         "swizzle",
         "descriptor.swizzle",
         lambda: operands().thread(0, f"or.b64 db, db, {1 << 61};\n{ISSUE}"),
+    ),
+    ("atoms of 32 bytes, K-major A", "emulator.swizzle", lambda: operands().thread(0, f"{atoms_of_32('da')}\n{ISSUE}")),
+    ("atoms of 32 bytes, K-major B", "emulator.swizzle", lambda: operands().thread(0, f"{atoms_of_32('db')}\n{ISSUE}")),
+    ("atoms of 32 bytes, copy", "emulator.swizzle", lambda: operands().thread(0, f"{atoms_of_32('da')}\n{COPY}")),
+    (
+        "atoms of 32 bytes, MN-major bf16",
+        "descriptor.swizzle",
+        lambda: operands().thread(0, f"{atoms_of_32('da')}\n{mma(instruction(128, 8) | 1 << 15, False)}"),
     ),
     (
         "operand outside",
