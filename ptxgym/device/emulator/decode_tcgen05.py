@@ -25,7 +25,6 @@ from ptxgym.device.emulator.decode_grammar import (
     choice,
     flag,
     make,
-    optional,
     rule,
     types,
     word,
@@ -42,7 +41,7 @@ from ptxgym.device.emulator.decode_operands import (
     vector_dest,
     vector_source,
 )
-from ptxgym.device.emulator.ir import FEATURE, FLAG, MMA_KIND, TMEM_COPY, TMEM_SHAPE, TMEM_UNPACK, TYPE
+from ptxgym.device.emulator.ir import COLLECTOR, FEATURE, FLAG, MMA_KIND, TMEM_COPY, TMEM_SHAPE, TMEM_UNPACK, TYPE
 from ptxgym.device.emulator.ptx import Integer, Memory, Operand, Register, Vector
 
 _ALIGNED = FLAG["F_ALIGNED"]
@@ -182,8 +181,8 @@ _BLOCK_SCALED: Mapping[str, tuple[Mapping[str, int], int | None]] = {
 """Kind → (scale vector size → scale factors of a row, that of its absence). PTX ISA 9.7.16.10.7.1."""
 _USES = ("fill", "use", "lastuse", "discard")
 _NOTE = (
-    "M, N and element types stand in the instruction descriptor; collector hints do not change results; not measured "
-    "on hardware"
+    "M, N and element types stand in the instruction descriptor; what a collector buffer may hold is read from memory: "
+    "`tcgen05.collector` where a GPU may take another matrix; not measured on hardware"
 )
 
 
@@ -191,8 +190,16 @@ def _mma_rules() -> None:
     def kinds(*names: str) -> Slot:
         return choice("kind", "mods", {f"kind::{name}": MMA_KIND["KIND_" + name.upper()] for name in names})
 
-    hints = optional("collector", *(f"collector::a::{use}" for use in _USES))
-    hints_b = optional("collector", *(f"collector::b{buffer}::{use}" for buffer in range(4) for use in _USES))
+    def collector(buffers: Mapping[str, int]) -> Slot:
+        uses = {
+            f"collector::{name}::{use}": COLLECTOR["COLLECTOR_" + use.upper()] << 4 | number << 8
+            for name, number in buffers.items()
+            for use in _USES
+        }
+        return choice("collector", "mods", uses, default=0)
+
+    hints = collector({"a": 0})
+    hints_b = collector({f"b{number}": number for number in range(4)})
     plain = "[t], descriptor_a, descriptor_b, r, p"
     rule("tcgen05", [*word("mma"), _GROUP, kinds(*_KINDS), hints], _mma, note=_NOTE, example=plain)
     rule(

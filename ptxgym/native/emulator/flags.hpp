@@ -59,6 +59,8 @@ enum TmemUnpack : uint8_t { TU_NONE = 0, TU_B6X16_P32 = 1, TU_B4X16_P64 = 2 };  
 enum MmaKind : uint8_t {  // .kind of tcgen05.mma
   KIND_F16 = 0, KIND_TF32 = 1, KIND_F8F6F4 = 2, KIND_I8 = 3, KIND_MXF8F6F4 = 4, KIND_MXF4 = 5, KIND_MXF4NVF4 = 6,
 };
+// .collector of tcgen05.mma stands where Space does, the number of the buffer of B where Order does.
+enum Collector : uint8_t { COLLECTOR_NONE = 0, COLLECTOR_FILL = 1, COLLECTOR_USE = 2, COLLECTOR_LASTUSE = 3, COLLECTOR_DISCARD = 4 };
 enum NopReason : uint8_t {
   NOP_PRAGMA = 0, NOP_PREFETCH = 2, NOP_CREATEPOLICY = 4, NOP_DISCARD = 5, NOP_PMEVENT = 6,
 };

@@ -144,6 +144,8 @@ bool build(Cta& cta, Warp& warp, const Inst& inst, int lane, Mma& op) {
   op.warp = warp.id;
   op.kind = kind_of(inst);
   op.ws = inst.flags & F_WS;
+  op.collector = mods_space(inst.mods);
+  op.buffer = op.ws ? 1 + mods_order(inst.mods) : 0;
   op.group = group_of(cta, warp, inst, lane, "tcgen05.mma");
   if (!op.group.count) return false;
   const bool scaled = is_block_scaled(op.kind);
@@ -208,6 +210,7 @@ Step mma(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
     if (cta.multiply_adds)
       cta.multiply_adds[at] += static_cast<uint64_t>(op->form.rows) * static_cast<uint64_t>(op->form.columns) *
                                static_cast<uint64_t>(op->depth());
+    collect(cta, warp, lane, *op);
     if (cta.shadow) note(cta, warp, at, lane, *op);
     issue(cta, std::move(op));
   }
@@ -290,5 +293,6 @@ Handler bind_tcgen05_mma(const Inst& inst) {
   const bool offsets = inst.nvec2 == 0 || inst.nvec2 == (scaled ? 4 : 2);
   const bool operand = inst.stype == T_U64 || inst.stype == T_U32;
   const bool count = scaled ? inst.imm == 1 || inst.imm == 2 || inst.imm == 4 : inst.imm >= 0 && inst.imm <= 15;
-  return vector && offsets && operand && count && !(ws && inst.flags & F_PAIR) ? mma : nullptr;
+  const bool collector = mods_space(inst.mods) <= COLLECTOR_DISCARD && mods_order(inst.mods) < COLLECTOR_BUFFERS_B;
+  return vector && offsets && operand && count && collector && !(ws && inst.flags & F_PAIR) ? mma : nullptr;
 }

@@ -20,6 +20,9 @@ struct Mma final : TensorOp {
   uint32_t disabled[2 * DISABLE_MASKS] = {};
   ColumnMask zero_columns{};  // of B
   OperandBytes a, b;          // the parts of one CTA
+  uint8_t collector = COLLECTOR_NONE;
+  int buffer = 0;     // that of A; of .ws 1 … 4, those of B
+  uint64_t fill = 0;  // the fill that it is, or whose matrix it may take
 
   void execute(Cta&) override;
 
@@ -41,6 +44,11 @@ struct Mma final : TensorOp {
   template <class Body>
   void for_cells(int part, Body body) const;
 };
+
+// ---- collector buffers (tcgen05_collector.cpp)
+constexpr int COLLECTOR_BUFFERS_B = 4;
+void collect(Cta&, const Warp&, int lane, Mma&);              // as it is issued
+void check_collected(Cta&, const Warp& issuer, const Mma&);  // as it executes: is the matrix still that of the fill?
 
 void multiply_tiles(const Mma&);   // f16 and tf32 (tcgen05_tiles.cpp)
 void multiply_narrow(const Mma&);  // elements of 8 bits and less (tcgen05_narrow.cpp)

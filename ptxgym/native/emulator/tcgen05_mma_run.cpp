@@ -46,6 +46,7 @@ bool Mma::report_unwritten(Cta& owner, const Warp& issuer, int part) const {
 void Mma::execute(Cta& cta) {
   const Warp& issuer = cta.warps[static_cast<size_t>(warp)];
   if (group.count == 2) report_exited_peer(cta, issuer, inst, "tcgen05.mma");
+  check_collected(cta, issuer, *this);
   bool reported = false;
   for (int part = 0; part < group.count; ++part) {
     Cta& owner = *group.ctas[part];

@@ -77,6 +77,8 @@ struct PairCall {
   bool waits() const { return warp >= 0 && !done; }
 };
 
+struct Collectors;  // tcgen05_collector.cpp
+
 struct TensorState : Extension {
   explicit TensorState(Cta&);
   void cta_exit(Cta& cta) override;
@@ -86,6 +88,7 @@ struct TensorState : Extension {
   std::unique_ptr<TensorMemory> tmem;  // from the first use on
   std::vector<uint64_t> tmem_stores;   // per warp: ticket of the last tcgen05.st
   PairCall pair_alloc, pair_dealloc;
+  std::shared_ptr<Collectors> collectors;  // of tcgen05.mma: from the first fill or use on
 };
 
 inline TensorState& tensor_state(Cta& cta) { return static_cast<TensorState&>(*cta.tensor); }

@@ -20,6 +20,8 @@ TABLES = (
     (ir.TMEM_UNPACK, 4),
     (ir.REGISTER_COUNT, 0),
     (ir.SPACE, 4),
+    (ir.COLLECTOR, 4),
+    ({f"BUFFER_B{number}": number for number in range(4)}, 8),
     (ir.BOOL, 4),
     (ir.ORDER, 8),
     (ir.SCOPE, 12),
