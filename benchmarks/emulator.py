@@ -96,6 +96,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "naive SGEMM 256³": sgemm,
     "wgmma GEMM 1024³": lambda: gemm("h100", "wgmma.cu", 1024),
     "tcgen05 GEMM 512³": lambda: gemm("b200", "oracle.cu", 512),
+    "tcgen05 GEMM 512³, pairs": lambda: gemm("b200", "pair.cu", 512),
     "attention, wgmma, S=256": lambda: attention("h100", 256),
     "attention, tcgen05, S=256": lambda: attention("b200", 256),
     "4M words: stores": lambda: writes("stores"),

@@ -169,7 +169,7 @@ bool resolve(Cta& cta, Cta& owner, Warp& w, const Inst& inst, uint32_t mask, Spa
           Buffer& own = *cta.find_buffer(a.at[l], each);
           if (kind != Kind::Store && own.initialised) read_uninitialised(cta, w, inst, own, a, 1u << l);
           allowed &= cta.note_access(own, a.at[l] - own.base, each, access_of(kind));
-          if (cta.grid.order && !own.read_only)
+          if (cta.order && !own.read_only)
             order_global(cta, w, inst, own, Ranges(a.at[l], each), each, access_of(kind));
           a.at[l] = reinterpret_cast<uint64_t>(own.data) + (a.at[l] - own.base);
         });
@@ -180,9 +180,9 @@ bool resolve(Cta& cta, Cta& owner, Warp& w, const Inst& inst, uint32_t mask, Spa
       const bool proving = cta.grid.track && (buffer->tags || kind != Kind::Load);
       const bool notes = proving || buffer->stamps || (kind != Kind::Load && buffer->initialised);
       const bool orders =
-          cta.grid.order && (kind != Kind::Load || buffer->ordered || mods_order(inst.mods) != O_WEAK);
+          cta.order && (kind != Kind::Load || buffer->ordered || mods_order(inst.mods) != O_WEAK);
       const bool fresh = kind == Kind::Store && orders && a.pattern == Pattern::Dense && !buffer->stamps &&
-                         cta.grid.order->fresh_store(cta, w, cta.index_of(inst), *buffer, a.low - buffer->base, span);
+                         cta.order->fresh_store(cta, w, cta.index_of(inst), *buffer, a.low - buffer->base, span);
       if (fresh && buffer->initialised) mark(buffer->initialised + (a.low - buffer->base), span);
       if (!fresh && (notes || orders) && !note_lanes(cta, w, inst, mask, kind, *buffer, a, notes, orders)) return false;
       base = buffer->data;

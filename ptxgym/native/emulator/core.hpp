@@ -287,7 +287,7 @@ struct Buffer {
   const char* name;
   uint32_t read_only;  // const data: stores are faults
   uint32_t is_input;
-  bool ordered = false;  // reads are kept for Grid::order: the kernel writes it, or may
+  bool ordered = false;  // reads are kept for Cta::order: the kernel writes it, or may
 };
 
 // ---- programs
@@ -357,6 +357,7 @@ struct Cta {
   std::unique_ptr<Shadow> shadow;
   std::unique_ptr<Extension> tensor;
   FindingSink findings;
+  GlobalOrder* order = nullptr;  // of accesses to global memory; nullptr: not looked at
   Outcome outcome = Outcome::Ok;
   std::string printed;
   uint64_t rng = 1;
@@ -498,7 +499,6 @@ struct Grid {
   uint64_t max_findings = 200;
   std::vector<Buffer> buffers;  // ascending bases
   const uint8_t* params = nullptr;
-  std::shared_ptr<GlobalOrder> order;  // of accesses to global memory; nullptr: not looked at
 
   explicit Grid(const Program& p) : program(p) {}
 };

@@ -106,7 +106,8 @@ bool time_out_waits(Cta& cta) {
 }  // namespace
 
 Cta::Cta(Grid& g, const Program& p) : grid(g), program(p) {
-  shadow = p.kernel.features & (FEAT_SHARED | FEAT_ASYNC | FEAT_BARRIER | FEAT_COMMUNICATES) ? make_shadow(*this) : nullptr;
+  const uint32_t ordering = FEAT_SHARED | FEAT_ASYNC | FEAT_BARRIER | FEAT_COMMUNICATES;
+  shadow = p.kernel.features & ordering || g.cluster_size > 1 ? make_shadow(*this) : nullptr;
   findings.limit = g.max_findings;
 }
 

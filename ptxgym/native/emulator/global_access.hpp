@@ -1,5 +1,5 @@
 // What the checks of global memory must be told of an access, before the data moves: what it reads there, and where
-// Grid::order is there, all of it.
+// Cta::order is there, all of it.
 #pragma once
 #include "core.hpp"
 

@@ -62,7 +62,7 @@ class GlobalOrder::Update {
   Update(GlobalOrder& order, Cta& cta, const Knowledge* know, Buffer& buffer)
       : order_(order), cta_(cta), know_(know), buffer_(buffer), touch_(order.next()), whole_(order.number_of_next()) {
     then_ = changes(touch_) ? Past{whole_, 0} : Past{0, whole_};
-    buffer.ordered |= changes(touch_);
+    if (changes(touch_) && !buffer.ordered) buffer.ordered = true;  // no host thread writes where another may read
   }
 
   Past operator()(Past past, uint64_t offset, uint64_t bytes, uint8_t mask) {
@@ -115,8 +115,8 @@ class GlobalOrder::Update {
   Past known_, then_;         // a past that meets nobody, and what it becomes: most words of an access have the same
 };
 
-GlobalOrder::GlobalOrder(Grid& grid, bool talks)
-    : communicating(talks), grid_(grid), touches_(NUMBER, talks ? 1 : grid.warps_per_cta) {
+GlobalOrder::GlobalOrder(Grid& grid, bool clocks, bool units_apart)
+    : clocks(clocks), grid_(grid), units_apart_(units_apart), touches_(NUMBER, clocks ? 1 : grid.warps_per_cta) {
   for (Buffer& buffer : grid.buffers) {
     buffer.ordered = !buffer.is_input && !buffer.read_only;
     pages_.emplace_back(buffer.size);
@@ -140,10 +140,10 @@ constexpr int NO_COPY = -1;
 
 void order_lanes(Cta& cta, Warp& warp, const Inst& inst, Buffer& buffer, const Ranges& ranges, uint64_t each,
                  Access access, int copying_lane) {
-  GlobalOrder& order = *cta.grid.order;
+  GlobalOrder& order = *cta.order;
   GlobalTouch& touch = order.next();
   fill_in(touch, cta, warp, inst, access, copying_lane != NO_COPY);
-  if (order.communicating && cta.shadow)
+  if (order.clocks && cta.shadow)
     cta.shadow->global(warp, order, touch, buffer, ranges, each, copying_lane);
   else if (buffer.ordered || access != Access::Read)
     order.access(cta, nullptr, buffer, ranges);
@@ -174,7 +174,8 @@ uint32_t GlobalOrder::with_reader(uint32_t readers, uint32_t touch, const Knowle
   const GlobalTouch now = touch_of(touch);
   const auto replaces = [&](uint32_t other) {
     const GlobalTouch t = touch_of(other);
-    return (t.cta == now.cta && t.component == now.component) || (t.cta != now.cta && ordered(t, now, know));
+    return (units_apart_ && t.unit != now.unit) || (t.cta == now.cta && t.component == now.component) ||
+           (t.cta != now.cta && ordered(t, now, know));
   };
   if (!readers || readers == touch) return touch;
   std::vector<uint32_t> next;
@@ -219,7 +220,7 @@ uint32_t GlobalOrder::with_writer(uint32_t writers, uint32_t touch) {
 void GlobalOrder::check(Cta& cta, const GlobalTouch& earlier, const GlobalTouch& now, const Knowledge* know,
                         const Buffer& buffer, uint64_t offset, uint64_t bytes) {
   if (!(earlier.mask & now.mask) || !(changes(earlier) || changes(now))) return;
-  if (earlier.unit == now.unit && !communicating) return;
+  if (units_apart_ && earlier.unit != now.unit) return;
   if (ordered(earlier, now, know)) {
     if (now.write || !changes(earlier)) return;
     check_read_only(cta, earlier, now, buffer, offset);

@@ -1,10 +1,11 @@
 // Global memory that more than one CTA of a launch touches: who wrote and read what, and whether anything ordered it.
 //
 // Every 4-byte word of a buffer that a kernel can write has its last write and the reads since, as numbers of touches
-// (global_touch.hpp) that all words of one instruction share (global_pages.hpp keeps them). CTAs of a kernel that synchronises them
-// run on one host thread and have clocks (shadow_global.cpp says what flags and fences hand over). CTAs of other kernels
-// know nothing of each other, so that whatever two of them touch in common, and one writes, is a race; such launches
-// are checked where they run on one host thread, and run again on one where threads meet (grid.cpp).
+// (global_touch.hpp) that all words of one instruction share (global_pages.hpp keeps them). CTAs of a kernel that synchronises them,
+// and those of a cluster, run on one host thread and have clocks (shadow_global.cpp says what flags and fences hand over).
+// CTAs of other kernels know nothing of each other, so that whatever two of them touch in common, and one writes, is a
+// race; such launches are checked where they run on one host thread, and run again on one where threads meet (grid.cpp).
+// Clusters that run on several host threads are each checked on their own meanwhile.
 #pragma once
 #include <array>
 #include <memory>
@@ -31,16 +32,17 @@ struct GlobalFlag {
 
 class GlobalOrder {
  public:
-  GlobalOrder(Grid&, bool communicating);
+  // `units_apart`: other units are proved not to meet (grid.cpp), and not looked at.
+  GlobalOrder(Grid&, bool clocks, bool units_apart = false);
 
-  const bool communicating;
+  const bool clocks;
   GlobalTouch& next() { return touches_.next(); }  // to be filled in
   // What was filled in is checked and kept. `know` is what its thread knows, nullptr: nothing of others.
   void access(Cta&, const Knowledge* know, Buffer&, const Ranges&);
   // A plain store of a warp to lines that nobody has touched, by an instruction that the CTA has executed before: checked
   // and kept at once, since most stores of results are that. False: it must be told like any other access.
   bool fresh_store(const Cta& cta, const Warp& warp, int inst, const Buffer& buffer, uint64_t offset, uint64_t bytes) {
-    if (communicating || !buffer.ordered || !pending_.empty()) return false;
+    if (clocks || !buffer.ordered || !pending_.empty()) return false;
     const uint32_t number =
         touches_.number_of_store(static_cast<uint32_t>(cta.linear), static_cast<uint16_t>(warp.id), inst);
     return number && pages_[static_cast<size_t>(&buffer - grid_.buffers.data())].claim(offset, bytes, {number, 0});
@@ -92,6 +94,7 @@ class GlobalOrder {
               const char* why);
 
   Grid& grid_;
+  const bool units_apart_;
   std::vector<GlobalPages> pages_;                // by buffer
   GlobalTouches touches_;
   std::vector<std::vector<uint32_t>> sets_;       // of readers of words, or of writers of their parts

@@ -69,9 +69,12 @@ struct Unit {
   std::vector<std::unique_ptr<CountingCta>> ctas;
   Cluster cluster;
 
-  explicit Unit(Grid& grid) {
+  GlobalOrder* const order;
+
+  Unit(Grid& grid, GlobalOrder* order_of_accesses) : order(order_of_accesses) {
     for (uint32_t i = 0; i < grid.cluster_size; ++i) {
       ctas.push_back(std::make_unique<CountingCta>(grid));
+      ctas.back()->order = order;
       cluster.ctas.push_back(ctas.back().get());
     }
   }
@@ -220,14 +223,16 @@ uint64_t resident_units(const Grid& grid, uint64_t limit, uint64_t units) {
 
 uint64_t units_of(const Grid& grid) { return grid.ctas / grid.cluster_size; }
 
+using Orders = std::vector<std::unique_ptr<GlobalOrder>>;  // by host thread; empty: global memory is not looked at
+
 // Runs units [begin, end) in increasing order on `threads` host threads and adds them to the result. Those after the
 // first that fails may or may not run.
-void run_batch(Grid& grid, unsigned threads, uint64_t begin, uint64_t end, LaunchResult& result) {
+void run_batch(Grid& grid, unsigned threads, uint64_t begin, uint64_t end, const Orders& orders, LaunchResult& result) {
   std::vector<UnitResult> units(end - begin);
   std::vector<Counters> counters(threads, Counters(grid.program.kernel.ninst));
   std::atomic<uint64_t> next{begin}, stop{end}, executed{result.warp_instructions};
   const auto work = [&](unsigned self) {
-    Unit unit(grid);
+    Unit unit(grid, orders.empty() ? nullptr : orders[self].get());
     while (!grid.conflict.load() && executed.load() <= grid.budget) {
       const uint64_t index =
           next.fetch_add(1);  // every unit that is taken runs: there are no gaps before the first that fails
@@ -235,7 +240,7 @@ void run_batch(Grid& grid, unsigned threads, uint64_t begin, uint64_t end, Launc
       unit.start(index);
       unit.run_to_end();
       executed += unit.warp_instructions();
-      if (grid.order) grid.order->settle();
+      if (unit.order) unit.order->settle();
       units[index - begin].take(unit);
       for (const auto& cta : unit.ctas) cta->hand_over(counters[self]);
       if (unit.failed()) {
@@ -257,10 +262,10 @@ void run_batch(Grid& grid, unsigned threads, uint64_t begin, uint64_t end, Launc
 }
 
 // False: the units turned out not to be independent.
-bool run_independent(Grid& grid, unsigned threads, LaunchResult& result) {
+bool run_independent(Grid& grid, unsigned threads, const Orders& orders, LaunchResult& result) {
   const uint64_t units = units_of(grid);
   for (uint64_t begin = 0; begin < units && result.outcome == Outcome::Ok; begin += BATCH) {
-    run_batch(grid, threads, begin, std::min(units, begin + BATCH), result);
+    run_batch(grid, threads, begin, std::min(units, begin + BATCH), orders, result);
     if (grid.conflict.load()) return false;
   }
   return true;
@@ -273,12 +278,12 @@ bool goes_on_for_ever(const std::vector<std::unique_ptr<Unit>>& resident) {
 }
 
 // All resident CTAs take turns; the next one (or the next cluster) starts when one has finished, as on a GPU.
-LaunchResult run_communicating(Grid& grid) {
+LaunchResult run_communicating(Grid& grid, GlobalOrder& order) {
   std::map<uint64_t, UnitResult> noteworthy;  // of units that found, printed or failed
   Counters counters(grid.program.kernel.ninst);
   LaunchResult result = nothing_yet(grid);
   const auto take = [&](Unit& unit) {
-    if (grid.order) grid.order->settle();
+    order.settle();
     UnitResult taken;
     taken.take(unit);
     for (const auto& cta : unit.ctas) cta->hand_over(counters);
@@ -300,7 +305,7 @@ LaunchResult run_communicating(Grid& grid) {
   uint64_t finished_instructions = 0, rounds = 0;
   const auto fill = [&] {
     while (queue.next < queue.end && resident.size() < limit) {
-      if (spare.empty()) spare.push_back(std::make_unique<Unit>(grid));
+      if (spare.empty()) spare.push_back(std::make_unique<Unit>(grid, &order));
       spare.back()->start(queue.next++);
       resident.push_back(std::move(spare.back()));
       spare.pop_back();
@@ -387,34 +392,34 @@ void first_cta(const Grid& grid, uint64_t unit, uint32_t out[3]) {
 LaunchResult launch(Grid& grid, unsigned threads, uint64_t only) {
   if (only) {
     LaunchResult alone = nothing_yet(grid);
-    if (only <= units_of(grid)) run_batch(grid, 1, only - 1, only, alone);
+    if (only <= units_of(grid)) run_batch(grid, 1, only - 1, only, {}, alone);
     return shortened(std::move(alone));
   }
-  if (grid.program.kernel.features & FEAT_COMMUNICATES && grid.ctas > 1) {
-    grid.order = std::make_shared<GlobalOrder>(grid, true);
-    if (units_of(grid) > 1) return finished(run_communicating(grid));
-  }
+  const bool communicates = grid.program.kernel.features & FEAT_COMMUNICATES, clusters = grid.cluster_size > 1;
+  const auto order_of_all = [&] {
+    Orders one;
+    if (grid.ctas > 1) one.push_back(std::make_unique<GlobalOrder>(grid, communicates || clusters));
+    return one;
+  };
+  if (communicates && units_of(grid) > 1) return finished(run_communicating(grid, *order_of_all().front()));
   threads = static_cast<unsigned>(std::min<uint64_t>(std::max(threads, 1u), units_of(grid)));
   LaunchResult result = nothing_yet(grid);
-  const auto in_order = [&] {
-    if (!grid.order && units_of(grid) > 1) grid.order = std::make_shared<GlobalOrder>(grid, false);
-  };
   if (threads == 1) {
-    in_order();
-    run_independent(grid, 1, result);
+    run_independent(grid, 1, order_of_all(), result);
     return finished(std::move(result));
   }
   const Snapshot before(grid);
   grid.track = true;
-  const bool independent = run_independent(grid, threads, result);
+  Orders orders;
+  for (unsigned i = 0; clusters && i < threads; ++i) orders.push_back(std::make_unique<GlobalOrder>(grid, true, true));
+  const bool independent = run_independent(grid, threads, orders, result);
   grid.track = false;
   if (!independent) {
     before.restore(grid);
     grid.conflict = false;
     result = nothing_yet(grid);
     result.reran = true;
-    in_order();
-    run_independent(grid, 1, result);
+    run_independent(grid, 1, order_of_all(), result);
   }
   return finished(std::move(result));
 }

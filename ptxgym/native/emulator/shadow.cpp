@@ -41,7 +41,7 @@ bool acquires(uint8_t order) { return order == O_ACQUIRE || order == O_ACQ_REL |
 
 std::unique_ptr<Shadow> make_shadow(Cta& cta) {
   const uint32_t needed = FEAT_SHARED | FEAT_ASYNC | FEAT_BARRIER | FEAT_TARGET | FEAT_COMMUNICATES;
-  if (!(cta.program.kernel.features & needed)) return std::make_unique<NullShadow>();
+  if (!(cta.program.kernel.features & needed) && cta.grid.cluster_size == 1) return std::make_unique<NullShadow>();
   return std::make_unique<ShadowState>(cta);
 }
 
@@ -358,7 +358,7 @@ void ShadowState::fence(Warp& warp, int inst) {
   settle();
   WarpState& w = of(warp);
   acquire_seen(w);
-  if (cta_.grid.order) fence_global(w, cta_.program.kernel.inst[inst]);  // hands on what it has just acquired, too
+  if (cta_.order) fence_global(w, cta_.program.kernel.inst[inst]);  // hands on what it has just acquired, too
   w.at_fence = w.now;
   w.fenced = true;
   tick(w);
@@ -378,7 +378,7 @@ void ShadowState::proxy_fence(Warp& warp, int inst) {
     for (BarrierState& bar : barriers_)
       bar.told_async |= bar.live && w.now.seen.covers(bar.init.component, bar.init.time);
   }
-  if (cta_.grid.order && (proxy == FP_ASYNC || proxy == FP_ASYNC_GLOBAL)) show_global(w);
+  if (cta_.order && (proxy == FP_ASYNC || proxy == FP_ASYNC_GLOBAL)) show_global(w);
   if (proxy == FP_ASYNC_GENERIC && order == O_RELEASE) {
     w.at_fence = w.now;
     w.fenced = true;

@@ -11,7 +11,7 @@
 // schedule.
 //
 // Who calls what: the core everything but the asynchronous operations; tma and wgmma code those. A kernel that has
-// neither FEAT_SHARED, FEAT_ASYNC nor FEAT_BARRIER needs no Shadow at all. Addresses are shared::cta addresses, from
+// neither FEAT_SHARED, FEAT_ASYNC nor FEAT_BARRIER, and no clusters, needs no Shadow at all. Addresses are shared::cta addresses, from
 // SMEM_BASE up.
 #pragma once
 #include <cstdint>

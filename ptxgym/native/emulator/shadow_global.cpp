@@ -156,7 +156,7 @@ void ShadowState::fence_global(WarpState& w, const Inst& inst) {
 
 // A fence.proxy.async of global memory: the async proxy sees what this thread knows of.
 void ShadowState::show_global(WarpState& w) {
-  if (!cta_.grid.order->communicating) return;
+  if (!cta_.order->clocks) return;
   w.now.shown.join(w.now.seen);
   join(w.now.foreign_shown, w.now.foreign);
 }

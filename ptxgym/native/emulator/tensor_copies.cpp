@@ -97,7 +97,7 @@ uint8_t* resolve_bulk(Cta& cta, Warp& warp, const Inst& inst, int lane, uint64_t
     return nullptr;
   }
   if (access == Access::Read) note_unwritten(cta, warp, inst, lane, global, bytes, "bulk copy");
-  if (cta.grid.order) order_copy(cta, warp, inst, lane, global, bytes, access);
+  if (cta.order) order_copy(cta, warp, inst, lane, global, bytes, access);
   return data;
 }
 
@@ -328,7 +328,7 @@ Step cp_async(Cta& cta, Warp& warp, const Inst& inst, uint32_t mask) {
       return cta.fault_address(warp, inst, lane, S_GLOBAL, global, bytes, size, "cp.async from");
     }
     if (!told) told = note_unwritten(cta, warp, inst, lane, global, bytes, "cp.async");
-    if (bytes && cta.grid.order) order_copy(cta, warp, inst, lane, global, bytes, Access::Read);
+    if (bytes && cta.order) order_copy(cta, warp, inst, lane, global, bytes, Access::Read);
     copies->pieces.push_back({source, static_cast<uint32_t>(shared), bytes, size});
   }
   if (Shadow* shadow = cta.shadow.get()) {

@@ -357,7 +357,7 @@ bool resolve(Cta& cta, Warp& warp, const Inst& inst, int lane, uint64_t map_addr
                     size, hex(line.address));
     }
     if (!told) told = note_unwritten(cta, warp, inst, lane, line.address, size, "tensor copy");
-    if (cta.grid.order) order_copy(cta, warp, inst, lane, line.address, size, access);
+    if (cta.order) order_copy(cta, warp, inst, lane, line.address, size, access);
   }
   if (!inside) note_outside(cta, warp, inst, lane, map, coords, access);
   return true;

@@ -86,7 +86,7 @@ void note_lines(Cta& cta, Warp& w, const Inst& inst, const Ranges& lines, bool w
   Ranges inside;
   Buffer* buffer = nullptr;
   const auto tell = [&] {
-    if (cta.grid.order && buffer && !buffer->read_only)
+    if (cta.order && buffer && !buffer->read_only)
       order_global(cta, w, inst, *buffer, inside, static_cast<uint64_t>(element_bytes_of(inst.type)),
                    writes ? Access::Write : Access::Read);
   };
