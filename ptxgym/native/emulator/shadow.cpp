@@ -37,6 +37,22 @@ uint32_t flag_bytes(const Inst& inst) { return element_bytes(inst.type); }
 bool releases(uint8_t order) { return order == O_RELEASE || order == O_ACQ_REL || order == O_SC; }
 bool acquires(uint8_t order) { return order == O_ACQUIRE || order == O_ACQ_REL || order == O_SC; }
 
+// Whether the scope of a strong access or a fence includes the other CTAs of the cluster.
+bool reaches_cluster(const Inst& inst) {
+  const uint8_t scope = mods_scope(inst.mods);
+  return mods_order(inst.mods) == O_VOLATILE || scope == SC_NONE || scope >= SC_CLUSTER;
+}
+
+// mbarriers are left out: that they reach the cluster whatever their scope, the default .cta included, is what published
+// kernels rely on (CUTLASS's ClusterBarrier::arrive), and the ISA's own example of a remote arrival says .cta.
+bool scopes_matter(const Cta& cta) {
+  const Kernel& kernel = cta.program.kernel;
+  return cta.grid.cluster_size > 1 && std::any_of(kernel.inst, kernel.inst + kernel.ninst, [](const Inst& inst) {
+           const bool flag = inst.op == OP_LD || inst.op == OP_ST || inst.op == OP_ATOM || inst.op == OP_RED;
+           return (flag || inst.op == OP_FENCE) && mods_order(inst.mods) != O_WEAK && !reaches_cluster(inst);
+         });
+}
+
 }  // namespace
 
 std::unique_ptr<Shadow> make_shadow(Cta& cta) {
@@ -46,7 +62,7 @@ std::unique_ptr<Shadow> make_shadow(Cta& cta) {
 }
 
 ShadowState::ShadowState(Cta& cta)
-    : cta_(cta), map_(std::make_shared<const RegisterMap>(cta.program.kernel)) {}
+    : cta_(cta), map_(std::make_shared<const RegisterMap>(cta.program.kernel)), scoped_(scopes_matter(cta)) {}
 
 void ShadowState::reset(Cta&) {
   const bool leads = !cta_.cluster || cta_.rank == 0;  // the first CTA of a cluster is reset first
@@ -219,7 +235,9 @@ void ShadowState::unordered(const Warp& warp, const Touch& earlier, const Touch&
                             Severity severity) {
   if (severity == Severity::Error && !earlier.in_flight_kind() && !now.in_flight_kind())
     races_.insert(uint32_t{std::min(earlier.warp, now.warp)} << 16 | std::max(earlier.warp, now.warp));
-  report_unordered(cta_, warp, earlier, now, addr, bytes, severity, reads_two_stages(earlier, now, addr));
+  const bool out_of_scope = scoped_ && earlier.warp >> 8 != now.warp >> 8 &&
+                            of(warp).now.likely.covers(earlier.component, earlier.time);
+  report_unordered(cta_, warp, earlier, now, addr, bytes, severity, reads_two_stages(earlier, now, addr), out_of_scope);
 }
 
 // Whether a wgmma or tcgen05 operation that meets a copy also reads what the same tensor map brought in another phase:
@@ -270,39 +288,36 @@ Touch ShadowState::own_touch(const Warp& warp, int inst, Kind kind, bool write) 
 
 void ShadowState::read(Warp& warp, int inst, uint32_t addr, uint32_t bytes) {
   settle();
-  WarpState& w = of(warp);
   const Inst& code = cta_.program.kernel.inst[inst];
-  const uint8_t order = mods_order(code.mods);
-  const bool strong = order != O_WEAK;
-  if (strong) acquire_flags(w, {addr, bytes, flag_bytes(code)}, acquires(order));
+  const bool strong = mods_order(code.mods) != O_WEAK;
+  if (strong) acquire_flags(warp, {addr, bytes, flag_bytes(code)}, code);
   touch(warp, own_touch(warp, inst, strong ? Kind::Strong : Kind::Generic, false), addr, bytes);
 }
 
 void ShadowState::write(Warp& warp, int inst, uint32_t addr, uint32_t bytes) {
   settle();
-  WarpState& w = of(warp);
   const Inst& code = cta_.program.kernel.inst[inst];
-  const uint8_t order = mods_order(code.mods);
-  const bool strong = order != O_WEAK;
+  const bool strong = mods_order(code.mods) != O_WEAK;
   touch(warp, own_touch(warp, inst, strong ? Kind::Strong : Kind::Generic, true), addr, bytes);
-  if (strong) release_flags(w, {addr, bytes, flag_bytes(code)}, order, false);
+  if (strong) release_flags(warp, {addr, bytes, flag_bytes(code)}, code, false);
 }
 
 void ShadowState::atomic(Warp& warp, int inst, uint32_t addr, uint32_t bytes) {
   settle();
-  WarpState& w = of(warp);
   const Inst& code = cta_.program.kernel.inst[inst];
-  const uint8_t order = mods_order(code.mods);
   const FlagRange range{addr, bytes, flag_bytes(code)};
-  acquire_flags(w, range, acquires(order));
+  acquire_flags(warp, range, code);
   touch(warp, own_touch(warp, inst, Kind::Atomic, false), addr, bytes);
-  release_flags(w, range, order, true);
+  release_flags(warp, range, code, true);
 }
 
 // ---- order through flags and fences (PTX ISA 8.8: release and acquire patterns)
 
 // Lanes of one access mostly find the same, and leave the same.
-void ShadowState::release_flags(WarpState& w, const FlagRange& range, uint8_t order, bool updates) {
+void ShadowState::release_flags(const Warp& warp, const FlagRange& range, const Inst& inst, bool updates) {
+  WarpState& w = of(warp);
+  const uint8_t order = mods_order(inst.mods);
+  const bool far = !scoped_ || reaches_cluster(inst), now = releases(order);
   std::shared_ptr<FlagState> before, after;
   for (uint32_t at = range.address; at < range.address + range.bytes; at += range.each) {
     SharedFlag& flag = flags_[at];
@@ -312,55 +327,70 @@ void ShadowState::release_flags(WarpState& w, const FlagRange& range, uint8_t or
       if (!before || shared) after = before ? std::make_shared<FlagState>(*before) : std::make_shared<FlagState>();
       after->likely.join(w.now.likely);
       after->tensor.join(w.now.tensor);
-      if (releases(order))
-        after->released.join(w.now);
-      else if (w.fenced)
-        after->released.join(w.at_fence);
+      if (scoped_ && (now || w.fenced)) after->within_cta(warp.home->rank).join(now ? w.now : w.at_fence);
+      if (far && (now || w.fenced)) after->released.join(now ? w.now : scoped_ ? w.at_far_fence : w.at_fence);
     }
     flag.state = after;
     flag.holder = 0;
   }
   tick(w);
-  if (updates && range.bytes == range.each) {
+  if (updates && range.bytes == range.each && !scoped_) {
     SharedFlag& flag = flags_[range.address];
     flag.holder = w.version;
     flag.holder_acquired = acquires(order);
   }
 }
 
-void ShadowState::acquire_flags(WarpState& w, const FlagRange& range, bool acquire) {
+void ShadowState::acquire_flags(const Warp& warp, const FlagRange& range, const Inst& inst) {
+  WarpState& w = of(warp);
+  const bool acquire = acquires(mods_order(inst.mods)), far = !scoped_ || reaches_cluster(inst);
   const FlagState* last = nullptr;
   bool grew = false;
+  const auto take = [&](const Knowledge& released, Knowledge& later) {
+    if (acquire) {
+      grew |= w.now.join(released);
+    } else {
+      later.join(released);
+      w.has_to_acquire = true;
+    }
+  };
   for (uint32_t at = range.address; at < range.address + range.bytes; at += range.each) {
     const auto found = flags_.find(at);
     if (found == flags_.end() || found->second.state.get() == last || found->second.known_to(w.version, acquire)) continue;
-    last = found->second.state.get();
-    grew |= w.now.likely.join(last->likely);
-    grew |= w.now.tensor.join(last->tensor);
-    if (acquire) {
-      grew |= w.now.join(last->released);
-    } else {
-      w.to_acquire.join(last->released);
-      w.has_to_acquire = true;
-    }
+    FlagState& state = *found->second.state;
+    last = &state;
+    grew |= w.now.likely.join(state.likely);
+    grew |= w.now.tensor.join(state.tensor);
+    if (far) take(state.released, scoped_ ? w.to_acquire_far : w.to_acquire);
+    if (scoped_) take(state.within_cta(warp.home->rank), w.to_acquire);
   }
   if (grew) changed(w);
 }
 
-void ShadowState::acquire_seen(WarpState& w) {
+void ShadowState::acquire_seen(WarpState& w, bool far) {
   if (!w.has_to_acquire) return;
   w.now.join(w.to_acquire);
   w.to_acquire.clear();
-  w.has_to_acquire = false;
+  if (scoped_ && far) {
+    w.now.join(w.to_acquire_far);
+    w.to_acquire_far.clear();
+  }
+  w.has_to_acquire = scoped_ && !far;
+}
+
+void ShadowState::release_later(WarpState& w, bool far) {
+  w.at_fence = w.now;
+  w.fenced = true;
+  if (scoped_ && far) w.at_far_fence = w.now;
 }
 
 void ShadowState::fence(Warp& warp, int inst) {
   settle();
   WarpState& w = of(warp);
-  acquire_seen(w);
-  if (cta_.order) fence_global(w, cta_.program.kernel.inst[inst]);  // hands on what it has just acquired, too
-  w.at_fence = w.now;
-  w.fenced = true;
+  const Inst& code = cta_.program.kernel.inst[inst];
+  acquire_seen(w, reaches_cluster(code));
+  if (cta_.order) fence_global(w, code);  // hands on what it has just acquired, too
+  release_later(w, reaches_cluster(code));
   tick(w);
 }
 
@@ -372,17 +402,14 @@ void ShadowState::proxy_fence(Warp& warp, int inst) {
   WarpState& w = of(warp);
   const int64_t proxy = cta_.program.kernel.inst[inst].imm;
   const uint8_t order = mods_order(cta_.program.kernel.inst[inst].mods);
-  if (proxy == FP_ASYNC_GENERIC && order == O_ACQUIRE) acquire_seen(w);
+  if (proxy == FP_ASYNC_GENERIC && order == O_ACQUIRE) acquire_seen(w, true);
   if (proxy != FP_ASYNC_GLOBAL) {
     w.now.published.join(w.now.seen);
     for (BarrierState& bar : barriers_)
       bar.told_async |= bar.live && w.now.seen.covers(bar.init.component, bar.init.time);
   }
   if (cta_.order && (proxy == FP_ASYNC || proxy == FP_ASYNC_GLOBAL)) show_global(w);
-  if (proxy == FP_ASYNC_GENERIC && order == O_RELEASE) {
-    w.at_fence = w.now;
-    w.fenced = true;
-  }
+  if (proxy == FP_ASYNC_GENERIC && order == O_RELEASE) release_later(w, true);
   tick(w);
 }
 

@@ -101,7 +101,7 @@ std::string order_after(const Touch& earlier, const Touch& now) {
 }  // namespace
 
 void report_unordered(Cta& cta, const Warp& warp, const Touch& earlier, const Touch& now, uint32_t addr, uint32_t bytes,
-                      Severity severity, bool two_stages) {
+                      Severity severity, bool two_stages, bool out_of_scope) {
   const char* code = unordered_code(earlier, now);
   FindingRecord* f = cta.findings.add(cta, &warp, -1, code, severity, now.inst, earlier.inst);
   if (!f) return;
@@ -116,6 +116,9 @@ void report_unordered(Cta& cta, const Warp& warp, const Touch& earlier, const To
   if (two_stages)
     f->mend("The operation reads bytes of two copies of one tensor map. If one stage is meant, its descriptor reaches into "
             "the next: check start address, LBO and SBO. If both are, wait for both, and refill neither before it is over.");
+  else if (out_of_scope)
+    f->mend("The scope of a flag's release and acquire, and of fences beside it, must include the other CTA: .cluster on both "
+            "sides; .cta reaches the threads of one CTA alone.");
   else
     f->mend("%s", order_after(earlier, now).c_str());
   f->address = addr;

@@ -156,6 +156,8 @@ struct WarpState {
   Knowledge at_fence;    // at the last memory fence: what a relaxed store after it releases
   Knowledge to_acquire;  // what relaxed loads saw released: a fence acquires it
   bool fenced = false, has_to_acquire = false;
+  // The same of fences whose scope reaches the other CTAs of the cluster, where scopes matter (ShadowState::scoped_).
+  Knowledge at_far_fence, to_acquire_far;
   ForeignRef fence_near;                        // what the last fence of scope .cluster or wider releases
   ForeignRef to_acquire_wide, to_acquire_near;  // what relaxed loads of global memory saw released
   uint64_t last_flag = 0;                       // that was looked at, and what it held then
@@ -206,8 +208,15 @@ struct TmemCell {
 
 // What strong accesses released at an address.
 struct FlagState {
-  Knowledge released;
+  Knowledge released;  // to all
   Clock likely, tensor;
+  // By rank, where scopes matter: what threads of a CTA released, to those of the same CTA, whatever the scope.
+  std::vector<Knowledge> within;
+
+  Knowledge& within_cta(uint32_t rank) {
+    if (within.size() <= rank) within.resize(rank + 1);
+    return within[rank];
+  }
 };
 struct SharedFlag {
   std::shared_ptr<FlagState> state;  // of flags that one access sets they are one, until another access sets some of them
@@ -324,9 +333,11 @@ class ShadowState final : public Shadow {
   void report_pending(const Warp&, int exit, const GroupQueue&, const char* code, Severity, const char* what,
                       const char* wait, Kind);
   void report_tcgen05_pending(const Warp&, int exit, const GroupQueue&);
-  void release_flags(WarpState&, const FlagRange&, uint8_t order, bool updates);
-  void acquire_seen(WarpState&);  // what relaxed loads and waits saw released
-  void acquire_flags(WarpState&, const FlagRange&, bool acquire);
+  void release_flags(const Warp&, const FlagRange&, const Inst&, bool updates);
+  void acquire_flags(const Warp&, const FlagRange&, const Inst&);
+  // Of fences; `far`: the scope reaches the cluster.
+  void acquire_seen(WarpState&, bool far);   // what relaxed loads and waits saw released
+  void release_later(WarpState&, bool far);  // by relaxed stores and arrivals that follow
   void issue_wgmma(Warp&, int inst);
   void report_unwritten(Warp&, int inst);
   void report_register(Warp&, int inst, const FlyingRegister&, bool writes);
@@ -353,6 +364,7 @@ class ShadowState final : public Shadow {
 
   Cta& cta_;
   std::shared_ptr<const RegisterMap> map_;
+  const bool scoped_;  // CTAs share a cluster, and the scope of some flag or fence ends at the CTA
   std::vector<WarpState> warps_;
   std::deque<BarrierState> barriers_;  // by Mbar::index
   NamedBarrierState named_[16];
@@ -412,7 +424,7 @@ std::string verb(const Touch&);
 void describe_pair(FindingRecord&, const Touch& now, const std::string& now_did, const Touch& earlier,
                    const std::string& earlier_did);
 void report_unordered(Cta&, const Warp&, const Touch& earlier, const Touch& now, uint32_t addr, uint32_t bytes,
-                      Severity, bool two_stages = false);
+                      Severity, bool two_stages = false, bool out_of_scope = false);
 void report_unfenced(Cta&, const Warp&, const Touch& earlier, const Touch& now, uint32_t addr, uint32_t bytes);
 void report_uninitialised(Cta&, const Warp&, const Touch& now, uint32_t addr, uint32_t bytes);
 void report_barrier_overwritten(Cta&, const Warp&, const Touch& init, const Touch& now, uint32_t addr, uint32_t bytes);
