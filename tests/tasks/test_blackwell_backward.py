@@ -134,8 +134,8 @@ MISTAKES = {
     "loaded columns not waited for": (
         '"tcgen05.wait::ld.sync.aligned;"',
         '""',
-        "tmem.overwrite",
-        "store_operand(cells + kScores, p)",
+        "tmem.overwrite",  # a warning: all values have been used; the store that takes them is only noted
+        "multiply_dimensions(scores, shared.kept[0]",
     ),
     "commit before the product": (
         "      multiply_dimensions(derivatives, shared.kept[1], shared.ring[next.slot][1]);\n"
