@@ -29,6 +29,10 @@ class KernelResources:
     req_ntid: tuple[int, int, int] | None = None
     cluster: tuple[int, int, int] | None = None
     """`.reqnctapercluster`; None where the PTX names none."""
+    max_cluster_rank: int | None = None
+    """`.maxclusterrank`, the third argument of `__launch_bounds__`."""
+    blocks_are_clusters: bool = False
+    """`.blocksareclusters`: grids of its launches count clusters."""
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,8 @@ def kernel_resources(ptx: str, ptxas_said: str) -> tuple[KernelResources, ...]:
                 max_ntid=_triple(directives, "maxntid"),
                 req_ntid=_triple(directives, "reqntid"),
                 cluster=_triple(directives, "reqnctapercluster"),
+                max_cluster_rank=(_triple(directives, "maxclusterrank") or (None,))[0],
+                blocks_are_clusters=re.search(r"\.blocksareclusters\b", directives) is not None,
             )
         )
     return tuple(kernels)

@@ -186,6 +186,7 @@ def _request(build: Build, calls: Sequence[Call], profile: DeviceProfile, layout
         dims = " ".join(_words(d) for d in (kernel.max_ntid, kernel.req_ntid, kernel.cluster))
         sizes = " ".join(map(str, kernel.param_bytes))
         numbers = f"{kernel.registers} {kernel.static_smem_bytes} {kernel.stack_bytes}"
+        dims += f" {kernel.max_cluster_rank or 0} {int(kernel.blocks_are_clusters)}"
         lines.append(f"kernel {kernel.name} {numbers} {dims} {sizes}")
     for call in calls:
         if call.again is not None:

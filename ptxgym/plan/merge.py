@@ -199,10 +199,12 @@ class _Merger:
 
     @staticmethod
     def _attribute(raw: RawFunction, before: Mapping[str, int | bool]) -> int | bool:
-        """Attributes are set up once for all launches: of dynamic shared memory the most that was asked for."""
+        """Attributes are set up once for all launches: the most that was asked for, but of the carve-out the last."""
         if raw.attribute == "max_dynamic_smem_bytes":
             return max(raw.value, before.get(raw.attribute, 0))
-        return raw.value != 0 if raw.attribute == "non_portable_cluster" else raw.value
+        if raw.attribute == "non_portable_cluster":
+            return raw.value != 0 or bool(before.get(raw.attribute, False))
+        return raw.value
 
     def _operations(self) -> tuple[Operation, ...]:
         operations: list[Operation] = []

@@ -6,6 +6,9 @@ The rules are those of the CUDA runtime API (sections "Stream synchronization be
 host is ordered with nothing, and is refused, as it is while a CUDA graph is captured. Set-up of memory that this very
 call got from `cudaMalloc` is no part of what `stream` was given before; what uses the memory has to wait for it.
 
+In one thing the rules are kinder: an upload by `cudaMemcpy` from pageable memory counts as over when the call returns.
+The text leaves open whether its last bytes are there for other streams; many launchers rely on it.
+
 A clock says of each stream how many of its operations are over. The given stream begins with one more: what it was
 given before `run`.
 """

@@ -60,6 +60,7 @@ class _Checker:
         self._plan, self._build, self._profile, self._calls = plan, build, profile, calls
         self._sizes = {buffer.name: buffer.size_bytes for buffer in plan.buffers}
         self._kernels = {kernel.name: kernel for kernel in build.kernels}
+        self._non_portable = {function.kernel for function in plan.functions if function.non_portable_cluster}
 
     def problems(self) -> Iterator[str]:
         plan = self._plan
@@ -198,6 +199,11 @@ class _Checker:
             and all(g % c == 0 for g, c in zip(launch.grid, launch.cluster, strict=True))
         ):
             yield f"{where}: cluster {launch.cluster} with grid {launch.grid}"
+        ctas = _volume(launch.cluster or (1, 1, 1))
+        if ctas > (kernel.max_cluster_rank or ctas):
+            yield f"{where}: cluster {launch.cluster} of a kernel for at most {kernel.max_cluster_rank}"
+        if ctas > self._profile.portable_cluster and launch.kernel not in self._non_portable:
+            yield f"{where}: cluster {launch.cluster} of a kernel that was not allowed more than the portable size"
 
     def _memset(self, memset: Memset, where: str) -> Iterator[str]:
         if memset.width_bytes not in (1, 2, 4) or not 0 <= memset.value < 1 << (8 * memset.width_bytes):

@@ -17,9 +17,11 @@ PTX = """
 )
 .maxntid 384, 1, 1
 .minnctapersm 1
+.maxclusterrank 4
 {
 }
 .entry second()
+.blocksareclusters
 .reqntid 64, 2
 .explicitcluster
 .reqnctapercluster 2, 1, 1
@@ -52,6 +54,8 @@ def test_reads_directives_and_reports():
     assert (second.registers, second.static_smem_bytes) == (168, 1024)
     assert (second.stack_bytes, second.spill_store_bytes, second.spill_load_bytes) == (16, 8, 4)
     assert third.registers == 0
+    assert [kernel.max_cluster_rank for kernel in (first, second, third)] == [4, None, None]
+    assert [kernel.blocks_are_clusters for kernel in (first, second, third)] == [False, True, False]
 
 
 STRUCTS = """struct Pair { double a; char b; };

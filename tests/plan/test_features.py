@@ -93,7 +93,7 @@ def test_tensor_maps_and_pointers_in_uploads(features: Recorder) -> None:
     ]
 
 
-@pytest.mark.parametrize("mode", [6, 7, 8])
+@pytest.mark.parametrize("mode", [6, 7, 8, 23])
 def test_tensor_map_through_an_entry_point(features: Recorder, mode: int) -> None:
     assert planned(features(mode)).tensor_maps == planned(features(3, n=64)).tensor_maps
 

@@ -35,6 +35,9 @@ REFUSED = {
     24: ("launch.shared_memory", "191488"),
     26: ("launch.registers", "288 threads"),  # 9 warps count as 12, three in each of four partitions
     27: ("launch.registers", "257 threads"),
+    29: ("launch.cluster_size", "4 CTAs, more than the 2 of its __launch_bounds__"),
+    30: ("launch.bounds", "__block_size__ with a cluster (2, 1, 1) is not supported: use __cluster_dims__"),
+    31: ("launch.cluster_size", "16 CTAs"),
 }
 
 
@@ -59,7 +62,7 @@ def test_registers_leave_room_for_two_warps_in_each_partition(launches: Recorder
 def test_unknown_attribute_is_named(launches: Recorder) -> None:
     failure = failed(launches(23, n=1))
     assert (failure.status, failure.code) == (Status.PLAN_ERROR, "plan.refused_attribute")
-    assert "launch attribute 7" in failure.message  # cudaLaunchAttributeProgrammaticEvent
+    assert "launch attribute cudaLaunchAttributeProgrammaticEvent is" in failure.message
     assert planned(launches(23, n=0)).launches[0].cluster == (2, 1, 1)
 
 
@@ -71,6 +74,32 @@ def test_a_kernel_may_set_new_memory_up(launches: Recorder) -> None:
     assert used_at_once.code == output.code == "plan.unordered_start"
     assert "(launch of plain) is on the default stream, and operation 1 (launch of plain)" in used_at_once.message
     assert "which does not wait for what `stream` was given before `run`" in output.message
+
+
+def test_a_cluster_that_was_allowed_once_is_allowed_when_the_plan_is_replayed(launches: Recorder) -> None:
+    """Replay sets attributes before all launches."""
+    plan = planned(launches(31, n=0))
+    assert [launch.cluster for launch in plan.launches] == [(16, 1, 1), None]
+    assert [function.non_portable_cluster for function in plan.functions] == [True]
+
+
+def test_rows_of_a_memset_that_lie_apart_are_told(launches: Recorder) -> None:
+    assert len(planned(launches(32, n=0)).operations) == 20_000
+    failure = failed(launches(32, n=1))
+    assert failure.code == "plan.operation_limit"
+    assert "a memset of 2 rows apart counts as so many: fill them in a kernel" in failure.message
+
+
+def test_the_driver_says_of_a_kernel_what_the_runtime_says(launches: Recorder) -> None:
+    """Compute capability 9.0, a cluster of (2, 1, 1) that must be, no rights beyond 8 CTAs, no carve-out (-1)."""
+    (launch,) = planned(launches(33)).launches
+    assert (launch.grid, launch.block) == ((90, 1, 2), (1, 1, 1))
+
+
+def test_clusters_of_no_size_are_an_error(launches: Recorder) -> None:
+    """`cudaErrorInvalidValue` is 1."""
+    assert planned(launches(34, n=1)).launches[0].block == (2, 2, 1)
+    assert planned(launches(34, n=0)).launches[0].block == (1, 3, 1)
 
 
 def test_kernel_names_are_readable(launches: Recorder) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -50,6 +51,7 @@ EDITS: list[Edit] = [
     (5, ("buffers", 3, "size_bytes"), 5 << 30, "of workspace, more than"),
     (10, ("operations", 0, "cluster"), None, "not the compile-time (2, 1, 1)"),
     (9, ("operations", 0, "cluster"), (3, 1, 1), "cluster (3, 1, 1) with grid (16, 1, 1)"),
+    (9, ("operations", 0, "cluster"), (16, 1, 1), "not allowed more than the portable size"),
     (12, ("operations", 0, "width_bytes"), 3, "of 3 bytes"),
     (12, ("operations", 0, "value"), 256, "value 256"),
     (12, ("operations", 0, "count"), 4097, "4097 bytes at offset 0 of B"),
@@ -97,6 +99,14 @@ def test_two_calls_have_a_limit(features: Recorder, features_build: Build, gib: 
     plan = plan.model_copy(update={"buffers": (*plan.buffers, large)})
     found = list(problems(plan, features_build, device_profile("h100"), calls=2))
     assert found == ([f"{gib << 30} bytes of workspace, more than {8 << 30}"] if refused else [])
+
+
+@pytest.mark.parametrize(("rank", "refused"), [(3, True), (4, False)])
+def test_a_cluster_beyond_its_kernels_rank(features: Recorder, features_build: Build, rank: int, refused: bool) -> None:
+    plan = planned(features(9))
+    kernels = tuple(replace(kernel, max_cluster_rank=rank) for kernel in features_build.kernels)
+    found = list(problems(plan, replace(features_build, kernels=kernels), device_profile("h100")))
+    assert any("cluster (4, 1, 1) of a kernel for at most 3" in problem for problem in found) == refused, found
 
 
 def test_too_many_operations(features: Recorder, features_build: Build) -> None:

@@ -154,6 +154,12 @@ CUresult cuGetProcAddress(const char* name, void** function, int, cuuint64_t, CU
                      : error("cuGetProcAddress", CUDA_ERROR_NOT_FOUND, format("there is no driver call %s", name));
 }
 
+// By `dlsym` this name is the call of CUDA 11, without the last argument; by its header it is the one above.
+#undef cuGetProcAddress
+CUresult cuGetProcAddress(const char* name, void** function, int version, cuuint64_t flags) {
+    return cuGetProcAddress_v2(name, function, version, flags, nullptr);
+}
+
 CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                         unsigned bz, unsigned smem, CUstream stream, void** arguments, void** extra) {
     LaunchRequest request;
@@ -224,6 +230,16 @@ CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfuncti
         case CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES: *value = kernel->stack_bytes; break;
         case CU_FUNC_ATTRIBUTE_NUM_REGS: *value = kernel->registers; break;
         case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: *value = dynamic_smem_limit(*kernel); break;
+        case CU_FUNC_ATTRIBUTE_PTX_VERSION:
+        case CU_FUNC_ATTRIBUTE_BINARY_VERSION:
+            *value = state().profile.cc_major * 10 + state().profile.cc_minor;
+            break;
+        case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT: *value = kernel->carveout; break;
+        case CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET: *value = kernel->cluster.x != 0; break;
+        case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH: *value = static_cast<int>(kernel->cluster.x); break;
+        case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT: *value = static_cast<int>(kernel->cluster.y); break;
+        case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH: *value = static_cast<int>(kernel->cluster.z); break;
+        case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED: *value = kernel->non_portable_cluster; break;
         default:
             return error("cuFuncGetAttribute", CUDA_ERROR_INVALID_VALUE,
                          format("attribute %d is not known", static_cast<int>(attribute)));

@@ -38,6 +38,12 @@ void check_shape(const Kernel& kernel, const LaunchRequest& request) {
         refuse("launch.block", kernel,
                "block " + text(block) + format(" has %llu threads, more than 1024", volume(block)));
     }
+    // PTX ISA, .blocksareclusters: the grid counts clusters; replay would have to launch it so.
+    if (kernel.blocks_are_clusters && volume(kernel.cluster) > 1) {
+        refuse("launch.bounds", kernel,
+               "__block_size__ with a cluster " + text(kernel.cluster) +
+                   " is not supported: use __cluster_dims__, and a grid that counts blocks");
+    }
     if (given(kernel.req_ntid) && !equal(kernel.req_ntid, block)) {
         refuse("launch.bounds", kernel,
                "block " + text(block) + " is not the .reqntid " + text(kernel.req_ntid) + " that it was compiled for");
@@ -102,6 +108,11 @@ dim3 checked_cluster(const Kernel& kernel, const LaunchRequest& request) {
         refuse("launch.cluster_size", kernel,
                format("cluster %s has %llu CTAs; it must have from 1 to %d", text(cluster).c_str(), ctas,
                       profile.max_cluster));
+    }
+    if (kernel.max_cluster_rank != 0 && ctas > kernel.max_cluster_rank) {
+        refuse("launch.cluster_size", kernel,
+               format("cluster %s has %llu CTAs, more than the %u of its __launch_bounds__ (.maxclusterrank)",
+                      text(cluster).c_str(), ctas, kernel.max_cluster_rank));
     }
     if (ctas > static_cast<ull>(profile.portable_cluster) && !kernel.non_portable_cluster) {
         refuse("launch.cluster_size", kernel,
@@ -200,6 +211,10 @@ const char* hint(int attribute) {
     }
 }
 
+[[noreturn]] void refuse_attribute(const char* call, const std::string& which) {
+    fail("plan.refused_attribute", format("%s: launch attribute %s is not supported", call, which.c_str()));
+}
+
 void apply_attribute(const char* call, const cudaLaunchAttribute& attribute, LaunchRequest& request) {
     const cudaLaunchAttributeValue& value = attribute.val;
     int id = 0;
@@ -218,9 +233,14 @@ void apply_attribute(const char* call, const cudaLaunchAttribute& attribute, Lau
             request.programmatic = value.programmaticStreamSerializationAllowed != 0;
             return;
         case cudaLaunchAttributeIgnore: return;
+        case cudaLaunchAttributeProgrammaticEvent: refuse_attribute(call, "cudaLaunchAttributeProgrammaticEvent");
+        case cudaLaunchAttributeLaunchCompletionEvent:
+            refuse_attribute(call, "cudaLaunchAttributeLaunchCompletionEvent");
+        case cudaLaunchAttributeDeviceUpdatableKernelNode:
+            refuse_attribute(call, "cudaLaunchAttributeDeviceUpdatableKernelNode");
         default:
             if (const char* about = hint(id)) return note_ignored(call, about);
-            fail("plan.refused_attribute", format("%s: launch attribute %d is not supported", call, id));
+            refuse_attribute(call, std::to_string(id));
     }
 }
 

@@ -10,7 +10,8 @@
     extern "C" __attribute__((weak)) int name() {                                       \
         recorder::fail("plan.refused_call", #name                                       \
                        ": the recorder does not support this call; a plan is made of "  \
-                       "kernel launches, memsets, device copies and constant uploads"); \
+                       "kernel launches, memsets, contiguous device copies and "        \
+                       "constant uploads");                                              \
     }
 #include "api_names.def"
 #undef REFUSED

@@ -189,6 +189,8 @@ cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void* function,
     const LaunchRequest request = from_configuration(call, *configuration);
     const int threads = static_cast<int>(request.block.x * request.block.y * request.block.z);
     if (threads <= 0) return error(call, cudaErrorInvalidValue, "the block has no threads");
+    if (request.cluster.x == 0 && kernel->cluster.x == 0)
+        return error(call, cudaErrorInvalidValue, "neither the configuration nor the kernel names a cluster");
     *clusters = active_clusters(*kernel, cluster_ctas(*kernel, request), threads, request.dynamic_smem_bytes);
     return cudaSuccess;
 }

@@ -28,6 +28,7 @@ void read_kernel(std::istream& words) {
     kernel.max_ntid = read_dim3(words);
     kernel.req_ntid = read_dim3(words);
     kernel.cluster = read_dim3(words);
+    words >> kernel.max_cluster_rank >> kernel.blocks_are_clusters;
     for (std::uint32_t bytes; words >> bytes;)
         kernel.param_bytes.push_back(bytes);
     const std::string name = kernel.name;
@@ -150,9 +151,10 @@ int stream_index(const char* call, const void* stream) {
     return static_cast<const Stream*>(stream)->index;
 }
 
-void count_operation() {
+void count_operation(const std::string& hint) {
     if (++state().used.operations > operation_limit) {
-        fail("plan.operation_limit", format("more than %zu launches, copies and memsets in one call", operation_limit));
+        fail("plan.operation_limit",
+             format("more than %zu launches, copies and memsets in one call%s", operation_limit, hint.c_str()));
     }
 }
 

@@ -32,6 +32,8 @@ struct Kernel {
     std::string name;
     int registers = 0, static_smem_bytes = 0, stack_bytes = 0;
     dim3 max_ntid{0, 0, 0}, req_ntid{0, 0, 0}, cluster{0, 0, 0};  // zero: the PTX has no such directive
+    unsigned max_cluster_rank = 0;  // zero: none
+    bool blocks_are_clusters = false;
     std::vector<std::uint32_t> param_bytes;
     // What host code set.
     int max_dynamic_smem_bytes = -1, carveout = -1;
@@ -103,8 +105,8 @@ Kernel* find_kernel(const void* function);
 // Return the index of a stream; fail the recording where the handle is none.
 int stream_index(const char* call, const void* stream);
 
-// Count one more operation of the plan; fail the recording beyond the limit.
-void count_operation();
+// Count one more operation of the plan; fail the recording beyond the limit, with `hint` at the end of the message.
+void count_operation(const std::string& hint = "");
 
 // Note a call that failed as on a real device, for the messages of later failures, and return the error.
 // The runtime's calls set the last error; the driver's do not.

@@ -85,8 +85,10 @@ std::string fill(std::uint64_t target, std::uint32_t value, unsigned width_bytes
     }
     const std::size_t all_bytes = (rows - 1) * pitch_bytes + count * width_bytes;
     if (find_buffer(target, all_bytes) == nullptr) return outside("target", target, all_bytes);
+    const std::string hint =
+        rows > 1 ? format("; a memset of %zu rows apart counts as so many: fill them in a kernel", rows) : "";
     for (std::size_t row = 0; row < rows; ++row) {
-        count_operation();
+        count_operation(hint);
         Line("memset")
             .field("target", target + row * pitch_bytes)
             .field("value", static_cast<std::uint64_t>(value))

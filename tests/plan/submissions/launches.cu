@@ -5,6 +5,8 @@
 __global__ void plain(float* out) { out[0] = 1; }
 __global__ void __launch_bounds__(128) bounded(float* out) { out[0] = 1; }
 __global__ void __block_size__((64, 2, 1)) exact(float* out) { out[0] = 1; }
+__global__ void __launch_bounds__(128, 1, 2) ranked(float* out) { out[0] = 1; }
+__global__ void __block_size__((128, 1, 1), (2, 1, 1)) blocks(float* out) { out[0] = 1; }
 __global__ void __cluster_dims__(2, 1, 1) clustered(float* out) { out[0] = 1; }
 __global__ void fixed_40k(float* out) {
     __shared__ int shared[10240];
@@ -118,6 +120,50 @@ extern "C" void run(const float* A, float* B, int mode, int n, cudaStream_t stre
             cudaFuncAttributes known;
             cudaFuncGetAttributes(&known, bounded);
             bounded<<<1, known.maxThreadsPerBlock, 0, stream>>>(B);
+            break;
+        }
+        case 29: extended(ADDRESS(ranked), 8, 2 + 2 * step, B, stream); break;
+        case 30:  // as the programming guide has it; the twin names its cluster otherwise
+            if (n)
+                blocks<<<4, 1, 0, stream>>>(B);
+            else
+                clustered<<<8, 128, 0, stream>>>(B);
+            break;
+        case 31: {  // a cluster beyond the portable size, which is then forbidden again; n = 1: a kernel of other rights
+            for (int allowed : {1, 0}) {
+                cudaFuncSetAttribute(plain, cudaFuncAttributeNonPortableClusterSizeAllowed, allowed);
+                if (allowed != int(step)) extended(ADDRESS(plain), 16, 16, B, stream);
+            }
+            plain<<<1, 32, 0, stream>>>(B);
+            break;
+        }
+        case 32:  // rows that lie apart
+            cudaMemset2DAsync(B, 32, 0, 16, 20 + step, stream);
+            for (int i = 0; i < 19979; ++i)
+                plain<<<1, 32, 0, stream>>>(B);
+            cudaMemset2DAsync(B, 32, 0, 16, 1 + step, stream);
+            break;
+        case 33: {  // what the driver says of a kernel, as the runtime does
+            int said[5] = {};
+            cudaFunction_t function;
+            cudaGetFuncBySymbol(&function, ADDRESS(clustered));
+            const CUfunction_attribute asked[5] = {
+                CU_FUNC_ATTRIBUTE_BINARY_VERSION, CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET,
+                CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED,
+                CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
+            };
+            for (int i = 0; i < 5; ++i)
+                if (cuFuncGetAttribute(&said[i], asked[i], function) != CUDA_SUCCESS) return;
+            plain<<<dim3(said[0], said[1], said[2]), dim3(1 + said[3], 2 + said[4]), 0, stream>>>(B);
+            break;
+        }
+        case 34: {  // how many clusters of a kernel that names none
+            cudaLaunchConfig_t configuration = {};
+            configuration.gridDim = configuration.blockDim = dim3(32);
+            int clusters = -1;
+            const void* kernel = n ? ADDRESS(plain) : ADDRESS(clustered);
+            const int error = cudaOccupancyMaxActiveClusters(&clusters, kernel, &configuration);
+            plain<<<1, dim3(1 + error, 2 + (clusters > 0)), 0, stream>>>(B);
             break;
         }
         case 25: set_up(n, B, stream); break;
