@@ -159,13 +159,24 @@ bool resolve(Cta& cta, Cta& owner, Warp& w, const Inst& inst, uint32_t mask, Spa
       // const memory takes loads only, and ld.const reads nothing else
       const auto usable = [&](const Buffer* b) { return b && (b->read_only ? kind == Kind::Load : space != S_CONST); };
       if (misaligned || !usable(buffer)) {
-        bool all = !misaligned;  // the lanes may lie in several buffers
-        for_lanes(mask, [&](int l) { all = all && usable(cta.find_buffer(a.of(l), each)); });
-        if (!all) return refuse([&](uint64_t x) { return usable(cta.find_buffer(x, each)); });
+        // the lanes may lie in several buffers; kernel parameters are part of the window of global memory (9.7.9.19)
+        const auto size = static_cast<uint64_t>(cta.program.kernel.param_bytes);
+        const auto parameter = [&](uint64_t x) {
+          return space == S_GLOBAL && kind == Kind::Load && x >= PARAM_WINDOW && each <= size &&
+                 x - PARAM_WINDOW <= size - each;
+        };
+        const auto inside = [&](uint64_t x) { return parameter(x) || usable(cta.find_buffer(x, each)); };
+        bool all = !misaligned;
+        for_lanes(mask, [&](int l) { all = all && inside(a.of(l)); });
+        if (!all) return refuse(inside);
         base = nullptr;  // from here on a.at holds host addresses
         a.expand();
         bool allowed = true;
         for_lanes(mask, [&](int l) {
+          if (parameter(a.at[l])) {
+            a.at[l] = reinterpret_cast<uint64_t>(cta.grid.params) + (a.at[l] - PARAM_WINDOW);
+            return;
+          }
           Buffer& own = *cta.find_buffer(a.at[l], each);
           if (kind != Kind::Store && own.initialised) read_uninitialised(cta, w, inst, own, a, 1u << l);
           allowed &= cta.note_access(own, a.at[l] - own.base, each, access_of(kind));

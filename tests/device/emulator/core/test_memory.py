@@ -225,6 +225,23 @@ def test_parameters_through_a_register() -> None:
     assert set(run(text, {"out": np.zeros(32, "<u4"), "x": np.full(4, 42, "<u4")}).words().tolist()) == {42}
 
 
+def test_parameters_of_the_kernel_are_global_memory() -> None:
+    """9.7.9.19: the window of kernel parameters is part of the global one; beside it lies nothing."""
+    body = f"""
+      mov.b64 %rd10, p1; cvta.param.u64 %rd10, %rd10; cvta.to.global.u64 %rd11, %rd10; isspacep.global %p1, %rd10; isspacep.param %p2, %rd10;
+      and.b32 %r10, %r0, 1; setp.eq.u32 %p3, %r10, 0; selp.b64 %rd12, %rd11, %rd2, %p3; ld.global.u64 %rd13, [%rd12]; ld.u64 %rd14, [%rd10];
+      selp.u32 %r20, 1, 0, %p1; selp.u32 %r11, 2, 0, %p2; add.u32 %r20, %r20, %r11; setp.eq.u64 %p4, %rd13, %rd1; selp.u32 %r11, 4, 0, %p4; add.u32 %r20, %r20, %r11;
+      setp.eq.u64 %p4, %rd13, 7; selp.u32 %r11, 8, 0, %p4; add.u32 %r20, %r20, %r11; setp.eq.u64 %p4, %rd14, %rd1; selp.u32 %r11, 16, 0, %p4; add.u32 %r20, %r20, %r11;
+      {STORE}
+    """
+    buffers = {"out": np.zeros(32, "<u4"), "x": np.zeros(4, "<u4"), "y": np.full(2, 7, "<u8")}
+    done = run(kernel(body), buffers)
+    assert done.codes == [] and done.words().tolist() == [1 + 2 + 16 + 4, 1 + 2 + 16 + 8] * 16
+    for wrong in ("ld.global.u64 %rd13, [%rd10+24];", "st.global.u64 [%rd10], 0;", "red.global.add.u32 [%rd10], 1;"):
+        done = run(kernel(f"mov.b64 %rd10, p1; cvta.param.u64 %rd10, %rd10; {wrong}"), buffers)
+        assert done.fatal == "memory.out_of_bounds", wrong
+
+
 # ---- atomics
 
 ATOMICS = {
