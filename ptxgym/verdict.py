@@ -107,7 +107,7 @@ class Finding(Value):
 
 _NUMERIC_CAUSES = (
     "barrier.divergent", "descriptor.", "memory.", "register.", "smem.", "tma.", "tmem.",
-    "wgmma.uninitialised",
+    "wgmma.uninitialised", "wmma.short_stride",
 )  # fmt: skip
 
 

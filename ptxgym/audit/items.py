@@ -204,6 +204,7 @@ _BARRIERS = (
             "mbarrier.overwritten",
             "mbarrier.bad_count",
             "mbarrier.too_many",
+            "mbarrier.reinitialised",
             "cluster.mbarrier_elsewhere",
         ),
         ("mbarrier",),
@@ -221,7 +222,7 @@ _BARRIERS = (
         "barriers",
         "Arrivals fit the count of mbarrier.init: none too many for a phase, none missing to a wait.",
         "PTX ISA 9.7.13.15",
-        ("mbarrier.over_arrival",),
+        ("mbarrier.over_arrival", "mbarrier.no_complete", "mbarrier.zero_count", "mbarrier.dropped_to_zero"),
         ("mbarrier",),
     ),
     Item(

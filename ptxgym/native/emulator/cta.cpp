@@ -18,6 +18,13 @@ uint64_t mixed(uint64_t x) {  // splitmix64
   return x ^ (x >> 31);
 }
 
+// Static and dynamic shared memory in multiples of the allocation unit of sm_9x and sm_10x (PTX ISA 10.30).
+uint64_t allocated_smem(const Cta& cta) {
+  constexpr uint64_t UNIT = 128;
+  const uint64_t used = static_cast<uint64_t>(cta.program.kernel.static_smem_bytes) + cta.grid.dynamic_smem_bytes;
+  return (used + UNIT - 1) / UNIT * UNIT;
+}
+
 // Value of a special register that is fixed for the life of a thread.
 uint64_t special(const Cta& cta, int warp, int lane, uint32_t which) {
   const Grid& g = cta.grid;
@@ -65,10 +72,9 @@ uint64_t special(const Cta& cta, int warp, int lane, uint32_t which) {
     case SR_LANEMASK_LT: return bit - 1;
     case SR_LANEMASK_GE: return ~(bit - 1);
     case SR_LANEMASK_GT: return ~(bit | (bit - 1));
-    case SR_TOTAL_SMEM: return static_cast<uint64_t>(cta.program.kernel.static_smem_bytes) + g.dynamic_smem_bytes;
+    case SR_TOTAL_SMEM: return allocated_smem(cta);
     case SR_DYNAMIC_SMEM: return g.dynamic_smem_bytes;
-    case SR_AGGR_SMEM:
-      return static_cast<uint64_t>(cta.program.kernel.static_smem_bytes) + g.dynamic_smem_bytes + SMEM_BASE;
+    case SR_AGGR_SMEM: return allocated_smem(cta) + SMEM_BASE;
     default: return 0;
   }
 }

@@ -48,6 +48,53 @@ void complete_if_due(Cta& cta, Mbar& m) {
 // A state token: the phase in which it was made, and what was pending before the arrival.
 uint64_t token(const Mbar& m) { return m.phases << 20 | m.pending; }
 
+FindingRecord* finding(Cta& cta, const Warp& w, const Inst& inst, int lane, const char* code, Severity severity,
+                       const Mbar& m) {
+  FindingRecord* f = cta.findings.add(cta, &w, lane, code, severity, cta.index_of(inst), m.init_inst);
+  if (!f) return nullptr;
+  char who[sizeof f->who[0]];
+  std::snprintf(who, sizeof who, "warp %d", w.id);
+  f->address = m.address;
+  f->party(0, who, "used mbarrier 0x%x in phase %llu", m.address, static_cast<unsigned long long>(m.phases));
+  f->party(1, "mbarrier.init", "initialised it");
+  return f;
+}
+
+// A new barrier over a valid one (PTX ISA 9.7.13.15.9: undefined). Kernels do so between phases of their work.
+void note_second_init(Cta& cta, const Warp& w, const Inst& inst, int lane, const Mbar& old) {
+  if (tag_at(cta, old.address) != (MBAR_TAG | old.index)) return;  // the bytes have held something else since
+  if (FindingRecord* f = finding(cta, w, inst, lane, "mbarrier.reinitialised", Severity::Note, old)) {
+    f->say("mbarrier.init over the mbarrier at shared 0x%x, initialised at {@%d} and not invalidated since", old.address,
+           old.init_inst);
+    f->mend("mbarrier.inval first, by one thread, when no thread uses the barrier any more");
+  }
+}
+
+// What the ISA calls undefined about an arrival on `m`, which has been made; `before` is the phase before it.
+void look_at_arrival(Cta& cta, const Warp& w, const Inst& inst, int lane, const Mbar& m, uint32_t count,
+                     uint64_t before) {
+  if (!count) {
+    if (FindingRecord* f = finding(cta, w, inst, lane, "mbarrier.zero_count", Severity::Warning, m)) {
+      f->say("an arrival with count 0 on the mbarrier at shared 0x%x: it must lie in 1 to %u", m.address, MAX_COUNT);
+      f->mend("leave the arrival out where there is nothing to count");
+    }
+  }
+  if ((inst.flags & F_NOCOMPLETE) && m.phases != before) {
+    if (FindingRecord* f = finding(cta, w, inst, lane, "mbarrier.no_complete", Severity::Warning, m)) {
+      f->say("an arrival with .noComplete completes phase %llu of the mbarrier at shared 0x%x: it is undefined",
+             static_cast<unsigned long long>(before), m.address);
+      f->mend("leave .noComplete out, or let another arrival be the last of the phase");
+    }
+  }
+  if ((inst.flags & F_DROP) && !m.expected) {  // so do all threads of a cuda::barrier that leave it
+    if (FindingRecord* f = finding(cta, w, inst, lane, "mbarrier.dropped_to_zero", Severity::Note, m)) {
+      f->say("the last expected arrival of the mbarrier at shared 0x%x is dropped: no later phase of it is defined",
+             m.address);
+      f->mend("use the barrier no more, or keep one arrival");
+    }
+  }
+}
+
 Step init(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
   const auto* counts = w.reg<uint32_t>(inst.b);
   for (uint32_t rest = mask; rest; rest &= rest - 1) {
@@ -57,7 +104,10 @@ Step init(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
     if (counts[lane] == 0 || counts[lane] > MAX_COUNT)
       return cta.fault(w, inst, lane, "mbarrier.bad_count", "mbarrier.init with count %u: it must lie in 1 to %u",
                        counts[lane], MAX_COUNT);
-    if (Mbar* old = newest_at(cta, address)) old->valid = false;
+    if (Mbar* old = newest_at(cta, address)) {
+      note_second_init(cta, w, inst, lane, *old);
+      old->valid = false;
+    }
     if (cta.mbars.size() > 0xffff)
       return cta.fault(w, inst, lane, "mbarrier.too_many", "more than 65536 mbarrier.init in one CTA");
     Mbar m;
@@ -122,7 +172,9 @@ Step arrive(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
       if (home.shadow) home.shadow->mbar_arrive(w, at, *m);
       m->last_arrive_inst = at;
       if (inst.flags & F_DROP) m->expected -= count > m->expected ? m->expected : count;
+      const uint64_t before = m->phases;
       home.mbar_arrive(*m, count);
+      if (!count || inst.flags & (F_NOCOMPLETE | F_DROP)) look_at_arrival(cta, w, inst, lane, *m, count, before);
     }
     if (inst.d >= 0) w.reg<uint64_t>(inst.d)[lane] = state;
   }

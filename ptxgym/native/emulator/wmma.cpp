@@ -60,11 +60,10 @@ bool whole(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
 }
 
 // Bytes of one row (or column) of the matrix in memory; nullptr after a fault was recorded.
-uint8_t* line(Cta& cta, Warp& w, const Inst& inst, uint64_t address, uint32_t bytes, bool writes) {
+uint8_t* line(Cta& cta, Warp& w, const Inst& inst, uint64_t address, uint32_t bytes, uint64_t align, bool writes) {
   const uint8_t space = mods_space(inst.mods);
   const bool shared =
       space == S_SHARED || (space == S_GENERIC && address >= SHARED_WINDOW && address < LOCAL_WINDOW);
-  const uint32_t align = static_cast<uint32_t>(element_bytes_of(inst.type));
   uint8_t* at = nullptr;
   if (shared) {
     const uint64_t offset = cta.own(address);
@@ -104,6 +103,40 @@ void note_lines(Cta& cta, Warp& w, const Inst& inst, const Ranges& lines, bool w
   tell();
 }
 
+// Bytes that a GPU moves at once at the start of a row (or column): off a multiple of them it faults. As ptxas 13 makes it
+// for sm_90a: 16-bit and tf32 elements by 4 bytes, accumulators by pairs of elements that lie side by side in memory,
+// factors in .shared by ldmatrix.
+uint64_t access_bytes(const Shape& shape, bool along_columns, uint64_t bytes, bool ldmatrix) {
+  if (shape.role == FRAGMENT_C) {
+    const bool paired = along_columns == (shape.rows != 8 || shape.columns == 8);
+    return bytes == 2 ? 4 : paired ? 2 * bytes : bytes;
+  }
+  if (bytes == 1 && along_columns != (shape.role == FRAGMENT_A)) return 1;
+  return bytes == 8 ? 8 : bytes <= 2 && ldmatrix ? 16 : 4;
+}
+
+// Rows off their alignment that a GPU moves nevertheless. The ISA asks for the size of the fragment (9.7.14.4.2), CUDA C++ of
+// the stride for 16 bytes: real kernels pad rows by those.
+void warn_of_alignment(Cta& cta, const Warp& w, const Inst& inst, uint64_t fragment_bytes, uint64_t align) {
+  FindingRecord* f = cta.findings.add(cta, &w, 0, "wmma.misaligned_rows", Severity::Warning, cta.index_of(inst));
+  if (!f) return;
+  f->say("the rows (or columns) that this wmma moves do not all begin at a multiple of %llu bytes: it is undefined (the "
+         "ISA asks for %llu bytes, the size of a fragment)",
+         static_cast<unsigned long long>(align), static_cast<unsigned long long>(fragment_bytes));
+  f->mend("align the pointer to 32 bytes, and let stride × size of an element be a multiple of 16 bytes");
+}
+
+// Rows that overlap. A stride of 0 that repeats one row, as of a bias, is what real kernels do.
+void look_at_stride(Cta& cta, const Warp& w, const Inst& inst, uint32_t stride, int length, bool writes) {
+  if (stride >= static_cast<uint32_t>(length)) return;
+  FindingRecord* f = cta.findings.add(cta, &w, 0, "wmma.short_stride",
+                                      stride || writes ? Severity::Warning : Severity::Note, cta.index_of(inst));
+  if (!f) return;
+  f->say("a stride of %u elements is less than the %d of a row (or column), so that they overlap: it is undefined", stride,
+         length);
+  f->mend("give the length of the matrix's rows (.row) or columns (.col) in memory, in elements, as the stride");
+}
+
 Step transfer(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
   if (!whole(cta, w, inst, mask)) return Step::Fault;
   const int32_t* layout = cta.pool(inst.vec2);
@@ -119,11 +152,17 @@ Step transfer(Cta& cta, Warp& w, const Inst& inst, uint32_t mask) {
         (inst.b >= 0 && w.reg<uint32_t>(inst.b)[lane] != stride))
       return cta.fault(w, inst, lane, "wmma.divergent_operands",
                        "lane %d gives another address or stride than lane 0: wmma moves one matrix of the warp", lane);
+  const uint64_t fragment = static_cast<uint64_t>(inst.nvec) * (bytes == 8 ? 8 : 4);
+  const uint64_t wanted = std::min<uint64_t>(fragment, 16);
+  const uint64_t align =
+      access_bytes(shape, along_columns, static_cast<uint64_t>(bytes), mods_space(inst.mods) == S_SHARED);
+  look_at_stride(cta, w, inst, stride, length, writes);
   uint8_t* where[LANES];
   Ranges touched;
   for (int i = 0; i < lines; ++i) {
     const uint64_t address = start + uint64_t{stride} * static_cast<uint64_t>(i * bytes);
-    where[i] = line(cta, w, inst, address, static_cast<uint32_t>(length * bytes), writes);
+    if (address % align == 0 && address % wanted) warn_of_alignment(cta, w, inst, fragment, wanted);
+    where[i] = line(cta, w, inst, address, static_cast<uint32_t>(length * bytes), align, writes);
     if (!where[i]) return Step::Fault;
     touched.add(address, static_cast<uint64_t>(length * bytes));
   }

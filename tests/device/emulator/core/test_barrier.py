@@ -265,6 +265,31 @@ def test_mbarrier_misuse_ends_the_launch(body: str, code: str) -> None:
     assert go(body).fatal == code
 
 
+NOT_COMPLETE = "mbarrier.arrive.noComplete.shared::cta.b64 %rd10, [%r10], {};"
+DROP = "mbarrier.arrive_drop.shared::cta.b64 %rd10, [%r10];"
+
+
+@pytest.mark.parametrize(
+    ("count", "body", "code", "severity"),
+    [
+        (1, "bar.sync 0; @%p1 mbarrier.init.shared::cta.b64 [%r10], 2;", "mbarrier.reinitialised", 0),
+        (1, "@%p1 mbarrier.inval.shared::cta.b64 [%r10]; @%p1 mbarrier.init.shared::cta.b64 [%r10], 2;", None, 0),
+        (2, f"@%p1 {NOT_COMPLETE.format(2)}", "mbarrier.no_complete", 1),
+        (2, f"@%p1 {NOT_COMPLETE.format(1)}", None, 0),
+        (2, f"@%p1 {NOT_COMPLETE.format(1)} @%p1 mbarrier.arrive.shared::cta.b64 %rd10, [%r10];", None, 0),
+        (1, f"@%p1 {DROP}", "mbarrier.dropped_to_zero", 0),
+        (2, f"@%p1 {DROP}", None, 0),
+        (2, "mov.u32 %r11, 0; @%p1 mbarrier.arrive.shared::cta.b64 %rd10, [%r10], %r11;", "mbarrier.zero_count", 1),
+        (2, "mov.u32 %r11, 1; @%p1 mbarrier.arrive.shared::cta.b64 %rd10, [%r10], %r11;", None, 0),
+    ],
+)  # fmt: skip
+def test_uses_of_mbarriers_that_are_undefined(count: int, body: str, code: str | None, severity: int) -> None:
+    """PTX ISA 9.7.13.15.9, .13 and .14, and the range of counts in .2; the barrier works on as a GPU's does."""
+    done = go(f"mov.u32 %r20, 0; {init(count)} {body}", 32)
+    assert done.launch.outcome == Outcome.OK
+    assert [(r["code"].decode(), int(r["severity"])) for r in done.records] == ([(code, severity)] if code else [])
+
+
 def test_more_arrivals_than_the_count() -> None:
     done = go(f"{init(20)} mbarrier.arrive.shared::cta.b64 %rd10, [%r10];", 32)
     assert "mbarrier.over_arrival" not in done.codes, "12 of the 20 arrivals of the next phase"

@@ -278,6 +278,15 @@ def test_special_registers() -> None:
     assert lanes(body, block=64).tolist() == [(t // 32) * 256 + t % 32 + (t % 32 << 16) for t in range(64)]
 
 
+@pytest.mark.parametrize(("static", "dynamic", "total"), [(100, 40, 256), (128, 0, 128), (128, 1, 256), (0, 0, 0)])
+def test_sizes_of_shared_memory_come_in_allocation_units(static: int, dynamic: int, total: int) -> None:
+    """10.30: in multiples of 128 bytes on sm_9x; 10.31: with the 1 KiB that is reserved; 10.32: as the launch gives it."""
+    declared = f".shared .b8 sm[{static}];" if static else ""
+    body = f"{declared} mov.u32 %r20, %total_smem_size; mov.u32 %r21, %aggr_smem_size; mov.u32 %r22, %dynamic_smem_size; st.global.v2.u32 [%rd0], {{%r20, %r21}}; st.global.u32 [%rd0+8], %r22;"
+    done = run(kernel(body), {"out": np.zeros(3, "<u4")}, block=1, dynamic_smem_bytes=dynamic)
+    assert done.words().tolist() == [total, total + 1024, dynamic]
+
+
 def test_clocks_advance() -> None:
     body = "mov.u64 %rd10, %clock64; mov.u64 %rd11, %globaltimer; nanosleep.u32 1000; mov.u64 %rd12, %clock64; mov.u64 %rd13, %globaltimer; sub.u64 %rd12, %rd12, %rd10; sub.u64 %rd13, %rd13, %rd11; min.u64 %rd12, %rd12, %rd13; cvt.u32.u64 %r20, %rd12;"
     assert (lanes(body) >= 1000).all()

@@ -271,7 +271,8 @@ def wmma(
 
     def stored(matrix: NDArray[np.int64], kind: str, layout: str) -> NDArray[np.generic]:
         lined = matrix if layout == "row" else matrix.T
-        lined = np.pad(lined, ((0, 0), (0, 8)))  # a stride beyond the line
+        beyond = 16 if kind in ("u8", "s8") else 8
+        lined = np.pad(lined, ((0, 0), (0, beyond)))  # a stride beyond the line, of 16 bytes or more
         if kind == "bf16":
             return (np.ascontiguousarray(lined, np.float32).view(np.uint32) >> 16).astype(np.uint16)
         return np.ascontiguousarray(lined.astype(kinds[kind]))
