@@ -133,12 +133,25 @@ class Workload(Value):
     hidden: tuple[Axes, ...] = ()
     """Shapes of which the run secret picks one; all are public, the pick is not."""
     hidden_draws: tuple[Draw, ...] = ()
+    least: dict[Draw, Axes] = Field(default_factory=dict)
+    """Of hidden draws, from which sizes on they show what they are for; at smaller hidden shapes they show nothing, so
+    they are made on `axes` then."""
 
     @model_validator(mode="after")
     def _paired(self) -> Self:
         if bool(self.hidden) != bool(self.hidden_draws):
             raise ValueError("hidden and hidden_draws must be given together")
+        if strange := [draw for draw in self.least if draw not in self.hidden_draws]:
+            raise ValueError(f"least names {', '.join(strange)}, no hidden draw")
+        if unknown := {axis for sizes in self.least.values() for axis in sizes} - set(self.axes):
+            raise ValueError(f"least uses unknown axes {', '.join(sorted(unknown))}")
+        if self.hidden_draws and set(self.hidden_draws) == set(self.least):
+            raise ValueError("least names every hidden draw; one must be made on the hidden shape, whatever its size")
         return self
+
+    def shows(self, draw: Draw, axes: Axes) -> bool:
+        """Return whether a draw shows at `axes` what it is for."""
+        return all(axes[axis] >= size for axis, size in self.least.get(draw, {}).items())
 
 
 class Counts(Value):

@@ -86,6 +86,8 @@ def secret_hash(secret: bytes | None = None) -> str:
 def conditions(task: Task, workload: str = "emulation", epoch: int = 0, secret: bytes | None = None) -> Conditions:
     """Derive the conditions of `workload`: its own draws, then the draws on one hidden shape.
 
+    Of those on the hidden shape, what would show nothing there (`Workload.least`) is made on the workload's own.
+
     Args:
         task: the task; its revision is part of the derivation.
         workload: a name of the task's workloads.
@@ -105,8 +107,16 @@ def conditions(task: Task, workload: str = "emulation", epoch: int = 0, secret: 
     cases = [Case(f"{workload}/{draw}", spec.axes, draw, derive(f"draw {draw}"), hidden=False) for draw in spec.draws]
     if spec.hidden:
         axes = spec.hidden[derive("hidden shape") % len(spec.hidden)]
+        unseen = {draw for draw in spec.hidden_draws if spec.shows(draw, spec.axes) and not spec.shows(draw, axes)}
         cases += [
-            Case(f"hidden/{draw}", axes, draw, derive(f"hidden draw {draw}"), hidden=True) for draw in spec.hidden_draws
+            Case(f"{workload}/{draw}", spec.axes, draw, derive(f"hidden draw {draw}"), hidden=False)
+            for draw in spec.hidden_draws
+            if draw in unseen
+        ]
+        cases += [
+            Case(f"hidden/{draw}", axes, draw, derive(f"hidden draw {draw}"), hidden=True)
+            for draw in spec.hidden_draws
+            if draw not in unseen
         ]
     name = f"{derive('name of these conditions'):032x}"[:16]
     return Conditions(workload, epoch, tuple(cases), name)

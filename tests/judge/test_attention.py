@@ -80,6 +80,24 @@ def test_each_draw_catches_what_the_others_miss() -> None:
         assert caught == [only]
 
 
+@pytest.mark.parametrize("name", ["attn_fwd", "attn_fwd_causal"])
+def test_a_lazy_rescaling_that_is_forgotten_fails_whatever_the_hidden_shape(name: str) -> None:
+    """It comes where the maximum grows by 2⁸ between blocks of 128 keys: on the sharp draw, with two blocks."""
+    lazy = Style(slack=8.0, block=128)
+    sizes = set()
+    for secret in (str(index).encode() for index in range(40)):
+        cases = drawn(name, secret).cases
+        size = tuple(cases[-1].axes.values())
+        if size in sizes:
+            continue
+        sizes.add(size)
+        assert max(excess(name, case, style=lazy, fault=Fault(rescale=False, block=128)) for case in cases) > MARGIN, (
+            size
+        )
+        assert max(excess(name, case, style=lazy) for case in cases) < ROOM
+    assert len(sizes) == len(load_task(name).workload("emulation").hidden)
+
+
 @pytest.mark.parametrize("name", TASKS)
 def test_trivial_predictors_earn_no_more_than_zeros(name: str) -> None:
     task, cases = load_task(name), drawn(name).cases
@@ -144,7 +162,8 @@ def table(secrets: int) -> str:
                 for secret in range(secrets):
                     for case in drawn(name, str(secret).encode()).cases:
                         seen[case.draw].append(excess(name, case, **{key: how}))
-                shown = [max(values) if kind == "honest" else min(values) for values in seen.values()]
+                values = (seen[draw] for draw in ("normal", "shifted", "spiky", "sharp"))
+                shown = [max(found) if kind == "honest" else min(found) for found in values]
                 cells = (f"**{value:.3g}**" if value > 1 else f"{value:.2f}" for value in shown)
                 lines.append(f"| {label} | {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -13,7 +13,8 @@ from ptxgym.errors import UnknownNameError
 from ptxgym.judge import conditions as conditioning
 from ptxgym.judge import numbers
 from ptxgym.judge.conditions import Case, Conditions, conditions
-from ptxgym.task import Task
+from ptxgym.task import Task, load_task
+from ptxgym.variants import load_variant
 
 
 def values(task: Task, case: Case) -> dict[str, numbers.Floats]:
@@ -55,6 +56,32 @@ def test_hidden_shapes_come_from_the_stated_set_and_all_come_up(task: Task) -> N
         seen.append(hidden[0].axes)
     assert all(shape in seen for shape in stated)
     assert task.workload("emulation").axes not in stated
+
+
+@pytest.mark.parametrize(("name", "moved"), [("gemm", "integers"), ("attn_fwd", "sharp"), ("attn_bwd_causal", "sharp")])
+def test_what_shows_nothing_at_a_hidden_shape_of_one_step_is_drawn_at_the_public_one(name: str, moved: str) -> None:
+    """At K = 64 nothing is split, at S = 128 nothing is rescaled; on all other hidden shapes both draws stay there."""
+    task = load_task(name)
+    spec = task.workload("emulation")
+    seen = set()
+    for index in range(40):
+        drawn = conditions(task, secret=str(index).encode()).cases
+        hidden = drawn[-1]
+        small = hidden.axes.get("K", 1000) == 64 or hidden.axes.get("S", 1000) == 128
+        assert hidden.hidden and hidden.axes in spec.hidden and len(drawn) == 4
+        found = {case.draw: (case.name, case.axes, case.hidden) for case in drawn}
+        public, secret = (f"emulation/{moved}", spec.axes, False), (f"hidden/{moved}", hidden.axes, True)
+        assert found[moved] == (public if small else secret)
+        assert found["spiky"] == ("hidden/spiky", hidden.axes, True)
+        seen.add(small)
+    assert seen == {True, False}
+
+
+def test_where_all_sizes_are_small_hidden_draws_stay_at_the_hidden_shape() -> None:
+    for name, variant in (("gemm", "k64"), ("attn_fwd", "s128")):
+        for index in range(10):
+            drawn = conditions(load_variant(name, variant), secret=str(index).encode()).cases
+            assert [case.hidden for case in drawn] == [False, False, True, True]
 
 
 def test_hash_does_not_hold_the_secret(drawn: Conditions, fakes: ModuleType) -> None:

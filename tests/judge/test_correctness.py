@@ -153,6 +153,25 @@ def test_wrong_kernels_fail(task: Task, drawn: Conditions, fakes: ModuleType, na
     assert all(comparison.closeness <= 0.75 for comparison in found.values() if not comparison.ok)
 
 
+def test_two_bf16_partial_sums_fail_whatever_the_hidden_shape(task: Task, fakes: ModuleType) -> None:
+    """Integers show it where each sum has a slice of 64 at least; on real numbers it stays just inside."""
+
+    def by_slices(a: Any, b: Any) -> Any:
+        half = 64 * -(-a.shape[1] // 128)
+        return round_bf16(a[:, :half] @ b[:, :half].T) + round_bf16(a[:, half:] @ b[:, half:].T)
+
+    sizes = set()
+    for secret in (str(index).encode() for index in range(40)):
+        found = conditioning.conditions(task, secret=secret)
+        size = tuple(found.cases[-1].axes.values())
+        if size not in sizes:
+            sizes.add(size)
+            compared = comparisons(task, found, fakes, by_slices)
+            assert compared["integers"].excess > 1.02, size
+            assert max(compared[draw].excess for draw in ("normal", "shifted", "spiky")) < 1.05
+    assert len(sizes) == len(task.workload("emulation").hidden)
+
+
 @pytest.mark.parametrize("name", ["zeros", "constant", "mean of the output", "an input", "row means + column means"])
 def test_trivial_kernels_are_not_close(task: Task, drawn: Conditions, fakes: ModuleType, name: str) -> None:
     found = comparisons(task, drawn, fakes, WRONG[name])

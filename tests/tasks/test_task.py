@@ -137,6 +137,13 @@ def test_solutions_and_folder_stay_out_of_the_public_dump(gemm: Task) -> None:
         ("score = 0.20", "score = 2.0", "score: Input should be less than or equal to 1, found 2.0"),
         ('draws = ["normal"]', 'draws = ["gaussian"]', "workloads.schedules.draws.0: Input should be 'normal'"),
         ('hidden_draws = ["spiky", "integers"]', "hidden_draws = []", "hidden and hidden_draws must be given together"),
+        ("least = { integers = { K = 128 } }", "least = { sharp = { K = 128 } }", "least names sharp, no hidden draw"),
+        ("least = { integers = { K = 128 } }", "least = { integers = { S = 128 } }", "least uses unknown axes S"),
+        (
+            "least = { integers = { K = 128 } }",
+            "least = { integers = { K = 128 }, spiky = { K = 128 } }",
+            "least names every hidden draw",
+        ),
         ('shape = ["M", "N"]', 'shape = ["M", "N"]\nderived = true', "only inputs can be derived, not the outputs C"),
     ],
 )
