@@ -125,9 +125,9 @@ def conditions(task: Task, workload: str = "emulation", epoch: int = 0, secret: 
 def inputs(task: Task, case: Case, xp: Any = np) -> dict[str, Bytes]:
     """Return the inputs of `case` as device bytes, by name: drawn on the host, derived on the device of `xp`.
 
-    What is drawn is the same, bit for bit, wherever it will be used. What is derived is computed in float64 and rounded
-    once to the input's type; devices sum in other orders, which moves the last place of some 10⁻⁸ of the FP32 values
-    and of none, in practice, of those in BF16.
+    What is drawn is the same, bit for bit, wherever it will be used. What is derived is computed in float64, rounded
+    to FP32 and from there to the input's type; devices sum in other orders, which moves the last place of some 10⁻⁸ of
+    the FP32 values and of none, in practice, of those in BF16.
     """
     given = {name: xp.asarray(data) for name, data in _drawn(task, case).items()}
     derived = {tensor.name: tensor for tensor in task.inputs if tensor.derived}
