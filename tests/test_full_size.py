@@ -387,6 +387,14 @@ def test_honest_kernels_pass_and_the_note_says_what_was_seen(check: Checker, tex
     assert note in found.note
 
 
+def test_eight_products_that_are_lost_at_the_large_size_are_noticed(check: Checker) -> None:
+    """C is off by √(8/5120) = 4 % then; where the sum has a gain of half a per cent, BF16's own error is near."""
+    dropped = check(kernel().replace("k < K", "k < (K > 1024 ? K - 8 : K)"))
+    assert dropped.wrong is not None and 0.03 < dropped.wrong.relative_error < 0.05
+    near = check(kernel().replace("(sum)", "(K > 1024 ? 1.005f * sum : sum)"))
+    assert near.wrong is None and near.failure is None and "which are right" in near.note
+
+
 TWICE = (
     kernel(
         "const int depth = DEPTH;",

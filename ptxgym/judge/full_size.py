@@ -27,8 +27,12 @@ from ptxgym.plan.profile import MANY_SMS
 from ptxgym.task import Axes, Task, Tensor
 from ptxgym.verdict import Failure, OutputError, Stage, Status
 
-TOLERANCE = 0.05
-"""Relative Frobenius error of what a CTA wrote. The small sizes are judged exactly; here ten times the honest error."""
+TOLERANCE = 0.01
+"""Relative Frobenius error of what a CTA wrote. The small sizes are judged exactly; here four times the honest error.
+
+Simulated at the sizes that are timed: C of every variant up to 0.0018, O up to 0.0028 in tiles of 4 rows and 0.0025 in
+tiles of 64, LSE up to 0.0006 where P is summed as rounded. Operands in e4m3 are at 0.038, 8 of 5120 products at 0.039.
+"""
 MOSTLY, MOSTLY_BEFORE = 0.75, 0.5
 """A launch is refused if more than the one share of its CTAs is idle, and at the small size less than the other."""
 LEAST_COMPUTED, LEAST_COMPUTED_BEFORE = 0.1, 0.5
