@@ -16,7 +16,7 @@ from ptxgym.build.model import Build
 from ptxgym.device.cuda.executor import Call, Executor, Poison, first_byte
 from ptxgym.device.cuda.regions import Region, RegionPool
 from ptxgym.device.cuda.tools import Handles
-from ptxgym.errors import InfrastructureError, UsageError
+from ptxgym.errors import UsageError
 from ptxgym.plan.model import LaunchPlan
 from ptxgym.verdict import Failure
 
@@ -32,6 +32,8 @@ class PlacedExecutor:
         self._last: int | None = None
         self._free: dict[int, list[Region]] = {}
         """By size, between calls."""
+        self._no_spare: set[int] = set()
+        """Sizes of which there was no memory for one more."""
 
     def load(self, build: Build, plans: Sequence[LaunchPlan]) -> Failure | None:
         """Load module and plans; see `Executor.load`."""
@@ -110,15 +112,16 @@ class PlacedExecutor:
                 self._pool.give_back(places.pop())
 
     def _draw(self, size_bytes: int) -> Region:
-        """Return one of two at least, so that what a kernel leaves in one need not wait there in the next call."""
+        """Return one of two at least, if memory allows: what a kernel leaves need not wait there in the next call."""
         free = self._free.setdefault(size_bytes, [])
-        while len(free) < 2:
-            try:
-                free.append(self._pool.take(size_bytes))
-            except InfrastructureError:
-                if not free:
-                    raise
-                break  # the spare one is worth less than the call
+        if not free:
+            free.append(self._pool.take(size_bytes))
+        if len(free) == 1 and size_bytes not in self._no_spare:
+            spare = self._pool.take_spare(size_bytes)
+            if spare is None:
+                self._no_spare.add(size_bytes)  # it is worth less than the call, and than asking again in a race
+            else:
+                free.append(spare)
         return free.pop(secrets.randbelow(len(free)))
 
 

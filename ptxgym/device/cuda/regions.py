@@ -133,19 +133,29 @@ class RegionPool:
         self._idle_bytes = 0
         self._mutex = threading.Lock()
 
+    def take_spare(self, size_bytes: int) -> Region | None:
+        """Return a region as `take` does, or None where memory is short: others keep what is idle."""
+        try:
+            return self._idle_or_new(size_bytes)
+        except InfrastructureError:
+            return None
+
     def take(self, size_bytes: int) -> Region:
         """Return a region of exactly `size_bytes`, which may hold anything; raises as `Region.allocate`."""
+        try:
+            return self._idle_or_new(size_bytes)
+        except InfrastructureError:
+            self.close()  # idle regions of other sizes may be in the way
+            return Region.allocate(size_bytes)
+
+    def _idle_or_new(self, size_bytes: int) -> Region:
         with self._mutex:
             idle = self._idle[size_bytes]
             if idle:
                 region = idle.pop()
                 self._idle_bytes -= region.mapped_bytes
                 return region
-        try:
-            return Region.allocate(size_bytes)
-        except InfrastructureError:
-            self.close()  # idle regions of other sizes may be in the way
-            return Region.allocate(size_bytes)
+        return Region.allocate(size_bytes)
 
     def give_back(self, region: Region) -> None:
         """Keep a region for the next that wants its size, or close it where enough are kept."""

@@ -127,17 +127,22 @@ def test_places_of_another_size_are_given_up(placed: PlacedExecutor) -> None:
 def test_call_goes_on_without_a_spare_place_where_memory_is_short(
     placed: PlacedExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    left = [Memory(100), Memory(100)]
+    left, asked = [Memory(100), Memory(100)], []
 
     def allocate(size_bytes: int) -> Memory:
+        asked.append(size_bytes)
         if not left:
             raise InfrastructureError("the CUDA driver refuses a memory region")
         return left.pop()
 
     monkeypatch.setattr(Region, "allocate", allocate)
+    idle = Memory(300)
+    placed._pool.give_back(idle)
     for _ in range(3):
         assert isinstance(placed.call(0, {"A": Memory(100)}, {}, timeout_s=9, flush=True), Call)
     assert len({place.serial for places in adds(placed).seen for place in places.values()}) == 2
+    assert asked == [100] * 3, "it is not asked for again"
+    assert placed._pool._idle[300] == [idle], "what others may want is not closed for it"
     with pytest.raises(InfrastructureError, match="refuses"):
         placed.call(1, {"A": Memory(200)}, {}, timeout_s=9, flush=True)
 
