@@ -377,8 +377,9 @@ def _failure(
         return Failure(stage=Stage.EXECUTE, status=status, code=code, message=message, findings=ranked)
     last = np.frombuffer(blobs[len(answer["launches"]) - 1], RECORD_DTYPE)
     fatal = findings_of(last[last["fatal"] != 0][:1], _sources(build, answer)[answer["kernel"]])[0]
-    if fatal.code in _NOT_EMULATED:
+    if fatal.code in _NOT_EMULATED:  # says nothing against the kernel, as what is refused before it runs
         status = Status.NOT_EMULATED
+        ranked = rank([finding for finding in findings if finding.code not in _NOT_EMULATED], options.max_findings)
     return Failure(stage=Stage.EXECUTE, status=status, code=fatal.code, message=fatal.message, findings=ranked)
 
 

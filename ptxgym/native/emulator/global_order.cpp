@@ -298,6 +298,13 @@ void GlobalOrder::check_read_only(Cta& cta, const GlobalTouch& earlier, const Gl
       "ld.global.nc. That cache may hold what was there before, whatever the flag.");
 }
 
+void GlobalOrder::end_unit() {
+  settle();
+  if (!units_apart_) return;
+  flags_.clear();  // another unit acquires nothing of this one
+  flag_lines_.fill(0);
+}
+
 void GlobalOrder::settle() {
   if (pending_.empty()) return;
   std::vector<Pending> due;

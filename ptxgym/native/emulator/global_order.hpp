@@ -49,6 +49,7 @@ class GlobalOrder {
   }
   // What was stored last has reached memory: was it the same as another CTA's?
   void settle();
+  void end_unit();  // settles, and forgets what only its own CTAs could ask for
   GlobalFlag& make_flag(uint64_t address) {
     flag_lines_[line_of(address) / 64] |= 1ull << line_of(address) % 64;
     return flags_[address];

@@ -240,7 +240,7 @@ void run_batch(Grid& grid, unsigned threads, uint64_t begin, uint64_t end, const
       unit.start(index);
       unit.run_to_end();
       executed += unit.warp_instructions();
-      if (unit.order) unit.order->settle();
+      if (unit.order) unit.order->end_unit();
       units[index - begin].take(unit);
       for (const auto& cta : unit.ctas) cta->hand_over(counters[self]);
       if (unit.failed()) {
@@ -415,6 +415,7 @@ LaunchResult launch(Grid& grid, unsigned threads, uint64_t only) {
   const bool independent = run_independent(grid, threads, orders, result);
   grid.track = false;
   if (!independent) {
+    orders.clear();
     before.restore(grid);
     grid.conflict = false;
     result = nothing_yet(grid);

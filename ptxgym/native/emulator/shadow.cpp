@@ -74,6 +74,8 @@ void ShadowState::reset(Cta&) {
   const size_t warps = cta_.warps.size(), warpgroups = (warps + 3) / 4;
   warps_.assign(warps, WarpState{});
   barriers_.clear();
+  noted_ = Touch{};
+  noted_earlier_ = -1;
   for (NamedBarrierState& bar : named_) {
     bar.arriving.clear();
     bar.arrived.assign(warps, 0);

@@ -357,7 +357,8 @@ class ShadowState final : public Shadow {
   bool first_note(const Touch& earlier, const Touch& now);
   bool delivered_only(Warp&, const Touch& earlier, const Touch& now, int column, uint32_t lane);
   void note_missing_fence_before(Warp&, const Touch& earlier, const Touch& now);
-  void report_tmem(Warp&, const Touch& earlier, const Touch& now, int column, uint32_t lane, Severity);
+  void report_tmem(Warp&, const Touch& earlier, const Touch& now, int column, uint32_t lane, Severity,
+                   bool delivered = false);
   void report_unseen_commits(Warp&, int inst, const Mbar& awaited);
   void report_commits_of_twins(Warp&, int inst, const Mbar& awaited);
   void report_tcgen05_pipeline(Warp&, const Touch& earlier, const Touch& now, int column, Severity);

@@ -224,9 +224,9 @@ bool ShadowState::tmem_ordered(Warp& warp, const Touch& earlier, uint32_t earlie
   if (passed_on && w.after_fence.covers(in_order, earlier.time))
     return in_pipeline(warp, earlier, earlier_shape, now, shape, column);
   if (!complete && !passed_on) {
-    if (earlier.kind == Kind::TmemLoad && w.now.likely.covers(earlier.component + DELIVERED, earlier.time))
-      return delivered_only(warp, earlier, now, column, lane);
     const bool likely = w.now.likely.covers(earlier.component, earlier.time);
+    if (!likely && earlier.kind == Kind::TmemLoad && w.now.likely.covers(earlier.component + DELIVERED, earlier.time))
+      return delivered_only(warp, earlier, now, column, lane);
     report_tmem(warp, earlier, now, column, lane, likely ? Severity::Warning : Severity::Error);
     return false;
   }
@@ -256,10 +256,10 @@ bool ShadowState::tmem_ordered(Warp& warp, const Touch& earlier, uint32_t earlie
 bool ShadowState::delivered_only(Warp& warp, const Touch& earlier, const Touch& now, int column, uint32_t lane) {
   const bool own = earlier.warp == now.warp && now.kind == Kind::TmemStore;
   if (!own || !stores_loaded(warp, now.inst, earlier.time)) {
-    report_tmem(warp, earlier, now, column, lane, Severity::Warning);
+    report_tmem(warp, earlier, now, column, lane, Severity::Warning, true);
     return false;
   }
-  if (first_note(earlier, now)) report_tmem(warp, earlier, now, column, lane, Severity::Note);
+  if (first_note(earlier, now)) report_tmem(warp, earlier, now, column, lane, Severity::Note, true);
   return true;
 }
 
@@ -286,14 +286,13 @@ void ShadowState::note_missing_fence_before(Warp& warp, const Touch& earlier, co
 }
 
 void ShadowState::report_tmem(Warp& warp, const Touch& earlier, const Touch& now, int column, uint32_t lane,
-                              Severity severity) {
+                              Severity severity, bool delivered) {
   const Kernel& kernel = cta_.program.kernel;
   const bool frees = kernel.inst[now.inst].op == OP_TCGEN05_DEALLOC;
   const char* code = frees ? "tmem.dealloc_in_use" : now.write ? "tmem.overwrite" : "tmem.read_early";
   FindingRecord* f = cta_.findings.add(cta_, &warp, static_cast<int>(now.lane), code, severity, now.inst, earlier.inst);
   if (!f) return;
   const char* does = frees ? "frees" : now.write ? "writes" : "reads";
-  const bool delivered = earlier.kind == Kind::TmemLoad && severity != Severity::Error;
   if (delivered)
     f->say("the %s of warp %d %s column %d (lanes from %u) of tensor memory, which the tcgen05.ld of line {@%d} reads: all "
            "its values have been used, but only tcgen05.wait::ld orders it before what touches the cells next",

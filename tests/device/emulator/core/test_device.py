@@ -235,6 +235,7 @@ def test_what_is_not_emulated_as_it_runs_is_not_the_kernel_s_fault(
     failure = failed(device.run(opened, plan(launch("copies", pointer("out"))), data()))
     assert (failure.status, failure.code) == (status, code)
     assert ("not emulated" in failure.message) == (mode == 1)
+    assert [finding.code for finding in failure.findings] == ([] if mode == 1 else [code])
 
 
 def test_missing_buffers_are_the_caller_s_mistake(device: EmulatorDevice, build: Build) -> None:

@@ -208,13 +208,16 @@ def run(
     zero: bool = False,
     ctas: int = 1,
     tensor_map: bytes = bytes(128),
+    apart: bool = False,
+    host_threads: int = 1,
 ) -> Run:
-    """Launch one CTA, or one cluster of several; `data` is the input buffer, `tensor_map` the parameter `map`."""
+    """Launch one CTA, or a cluster of several, or several `apart`; `data` is the input, `tensor_map` the parameter `map`."""
     source = np.frombuffer(data.ljust(16, b"\0"), np.uint8).copy()
     output = np.full(max(out_bytes, 16), 0xEE, np.uint8)
     shape = LaunchShape(
         grid=(ctas, 1, 1),
-        cluster=(ctas, 1, 1) if ctas > 1 else None,
+        cluster=(ctas, 1, 1) if ctas > 1 and not apart else None,
+        threads=host_threads,
         block=(threads, 1, 1),
         dynamic_smem_bytes=DATA + 200 * 1024,
         schedule=schedule,

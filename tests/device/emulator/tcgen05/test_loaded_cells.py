@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ptxgym.device.emulator.findings import RECORD_DTYPE
 from tests.device.emulator.tcgen05.harness import SCHEDULES, Body, Run, allocated, dump, fill, freed, run
 from tests.device.emulator.tcgen05.test_findings import AFTER, COMMIT, DATA, ISSUE, LOAD, UNREAD, WAIT_LOADS, operands
 
@@ -106,6 +107,20 @@ def test_sums_that_are_scaled_in_place() -> None:
     assert done.codes(NOTE) - UNREAD == {"tmem.overwrite", "tcgen05.read_before_wait"}
     want = (np.arange(128, dtype=np.uint32)[:, None] << 16 | np.arange(8, dtype=np.uint32)) + 1
     np.testing.assert_array_equal(done.words(128, 8), want)
+
+
+@pytest.mark.parametrize("host_threads", [1, 2])
+def test_notes_count_every_cta_whatever_thread_runs_it(host_threads: int) -> None:
+    whole = f"tcgen05.st.sync.aligned.32x32b.x8.b32 [r0], {{{', '.join(REGISTERS)}}};\ntcgen05.wait::st.sync.aligned;"
+    text = freed(allocated().add(fill(8)).add(LOAD).add(USED).add(whole)).text()
+
+    def count(ctas: int) -> int:
+        done = run(text, threads=32, ctas=ctas, apart=True, host_threads=host_threads)
+        records = np.frombuffer(done.launch.records, RECORD_DTYPE)
+        return int(sum(one["count"] for one in records if one["code"] == b"tmem.overwrite"))
+
+    assert count(1) == 1
+    assert count(4) == 4
 
 
 def test_a_load_of_two_halves() -> None:
