@@ -211,7 +211,7 @@ def run(
     apart: bool = False,
     host_threads: int = 1,
 ) -> Run:
-    """Launch one CTA, or a cluster of several, or several `apart`; `data` is the input, `tensor_map` the parameter `map`."""
+    """Launch one CTA, or a cluster of several, or several `apart`; `data` is the input, `tensor_map` a parameter."""
     source = np.frombuffer(data.ljust(16, b"\0"), np.uint8).copy()
     output = np.full(max(out_bytes, 16), 0xEE, np.uint8)
     shape = LaunchShape(
