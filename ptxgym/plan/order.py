@@ -101,6 +101,8 @@ class _Walk:
         """Of each buffer and stream, the last operation that waits for nothing before `run`."""
         self._reachable: set[str] = set()
         """Buffers to which memory may hold pointers."""
+        self._points_out = False
+        """Memory may hold pointers to what was there before `run`, so that a kernel may use what it does not name."""
 
     def take(self, call: Ordered) -> Iterator[tuple[int, ...]]:
         """Follow one call; yield the edges if it is an operation."""
@@ -208,7 +210,7 @@ class _Walk:
         else:
             fits = bool(buffers) and buffers <= self._fresh
         if isinstance(operation, Launch):
-            fits = fits and not self._kernels_share
+            fits = fits and not self._kernels_share and not self._points_out
         if "symbol" in roles:
             names.add(_ANY_KERNEL)
         return fits and all((self._touched[name] <= end).all() for name in names & self._touched.keys())
@@ -226,6 +228,7 @@ class _Walk:
         found: set[str] = set()
         if isinstance(operation, Upload):
             found.update(self._targets(operation.data.refs))
+            self._points_out = self._points_out or not found <= self._fresh
         elif isinstance(operation, Launch) and early:
             found.update(self._named(operation))
         for name in (found & self._fresh) - self._reachable:

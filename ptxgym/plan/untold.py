@@ -53,7 +53,8 @@ GENERAL = {
     "plan.tensor_map": "cuTensorMapEncodeTiled: the arguments break a rule of tensor maps (alignment, strides, box)",
     "plan.unjoined_stream": "an operation may still run when `stream` is done; join its stream by an event",
     "plan.unknown_kernel": "the host code registers a kernel that the build does not have",
-    "plan.unordered_start": "an operation does not wait for what `stream` was given before `run`; pass `stream`",
+    "plan.unordered_start": "an operation does not wait for what `stream` was given before `run`, or uses memory "
+    "before its set-up is over; pass `stream`",
     "plan.unresolved_symbol": "the host code needs a function that is none of CUDA's runtime, C and C++",
     "plan.use_after_free": "a kernel or an upload gets a pointer to memory that was freed before",
     "plan.workspace_limit": "the host code allocates more device memory than a plan may",

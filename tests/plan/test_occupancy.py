@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ptxgym.build import Build
-from tests.plan.conftest import Recorder, planned
+from ptxgym.plan import device_profile, record
+from tests.plan.conftest import ARGUMENTS, LIMITS, Recorder, planned
 
 # cudaOccupancyMaxActiveBlocksPerMultiprocessor on an H200 (driver 580.95), for a kernel of few registers. Rows as in
 # features.cu; the last three by hand: 2048 threads ÷ 1024; 33 threads take 2 warps, 64 warps ÷ 2 = 32 = the CTA limit;
@@ -32,3 +35,19 @@ def test_available_shared_memory(features: Recorder) -> None:
 def test_clusters(features: Recorder, ctas: int, clusters: int) -> None:
     (launch,) = planned(features(20, n=ctas)).launches
     assert launch.grid == (clusters, 16, 1)
+
+
+@pytest.mark.parametrize(
+    ("rank", "cluster", "potential"), [(None, None, 16), (2, None, 2), (32, None, 16), (None, (4, 1, 1), 4)]
+)
+def test_potential_clusters_are_those_that_may_be_launched(
+    features_build: Build, rank: int | None, cluster: tuple[int, int, int] | None, potential: int
+) -> None:
+    """Not more than `__launch_bounds__` allows; what `__cluster_dims__` demands."""
+    kernels = tuple(
+        replace(kernel, max_cluster_rank=rank, cluster=cluster) if "dynamic" in kernel.name else kernel
+        for kernel in features_build.kernels
+    )
+    changed, axes = replace(features_build, kernels=kernels), {"mode": 20, "n": cluster[0] if cluster else 2}
+    (launch,) = planned(record(changed, ARGUMENTS, axes, device_profile("h100"), limits=LIMITS)).launches
+    assert launch.grid[1] == potential

@@ -9,9 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ptxgym.plan.events import Ordered, RawEventRecord, RawHostWait, RawMemset, RawStream, RawStreamWait
+from ptxgym.plan.events import (
+    Ordered,
+    RawEventRecord,
+    RawHostWait,
+    RawLaunch,
+    RawMemset,
+    RawStream,
+    RawStreamWait,
+    RawUpload,
+)
 from ptxgym.plan.merge import Merged, NotAPlan
-from ptxgym.plan.model import Buffer, BufferRef, Memset, Operation
+from ptxgym.plan.model import Blob, Buffer, BufferRef, Launch, Memset, Operation, PointerRef, Upload
 from ptxgym.plan.order import ordered
 
 STREAMS = st.sampled_from([0, 3, 4, 1, 5, 2])
@@ -155,6 +164,38 @@ def test_set_up_of_new_memory_is_ordered_with_all_its_uses(body: list[Ordered], 
         return
     assert not beside
     check_edges(operations, [{i for i in nodes if isinstance(i, int)} for nodes in behind])
+
+
+@pytest.mark.parametrize(("held", "refused"), [("AB", True), ("VB", True), ("VV", False)])
+def test_set_up_by_a_kernel_that_finds_pointers_in_its_memory(held: str, refused: bool) -> None:
+    """W gets two pointers; a kernel that is given W alone may use what they point to."""
+    calls: list[Ordered] = [
+        *created([False]),
+        RawUpload(event="upload", target=0, data="00" * 16, stream=1, host_waits=True),
+        RawLaunch(event="launch", kernel="work", grid=[1, 1, 1], block=[32, 1, 1], dynamic_smem_bytes=0, cluster=[],
+                  cooperative=False, programmatic=False, stream=3, params=["00" * 8]),
+        RawHostWait(event="host_wait", what="stream", index=3),
+    ]  # fmt: skip
+    table, given = (pointers(names) for names in (held, "W"))
+    operations: tuple[Operation, ...] = (
+        Upload(target=BufferRef(buffer="W"), data=table, stream=1),
+        Launch(kernel="work", grid=(1, 1, 1), block=(32, 1, 1), dynamic_smem_bytes=0, params=(given,), stream=3),
+    )
+    roles: dict[str, Literal["input", "output", "workspace"]] = {"A": "input", "B": "output"}
+    buffers = tuple(Buffer(name=name, role=roles.get(name, "workspace"), size_bytes=16) for name in "ABVW")
+    plan = Merged(buffers, (), (), operations)
+    if not refused:
+        assert [op.after for op in ordered(calls, plan, {"V", "W"}, kernels_share=False)] == [(), (0,)]
+        return
+    with pytest.raises(NotAPlan, match=r"operation 1 \(launch of work\) is on stream 3, which does not wait") as raised:
+        ordered(calls, plan, {"V", "W"}, kernels_share=False)
+    assert raised.value.code == "plan.unordered_start"
+
+
+def pointers(names: str) -> Blob:
+    """Return addresses of buffers, one after the other."""
+    refs = tuple(PointerRef(at=8 * i, target=BufferRef(buffer=name)) for i, name in enumerate(names))
+    return Blob(data="00" * 8 * len(names), refs=refs)
 
 
 def check_edges(operations: Sequence[Operation], expected: list[set[int]]) -> None:

@@ -2,6 +2,8 @@
 
 #include <cuda.h>
 
+#include <algorithm>
+
 #include "functions.hpp"
 #include "launch.hpp"
 #include "occupancy.hpp"
@@ -175,8 +177,12 @@ cudaError_t cudaOccupancyAvailableDynamicSMemPerBlock(std::size_t* smem, const v
 cudaError_t cudaOccupancyMaxPotentialClusterSize(int* ctas, const void* function, const cudaLaunchConfig_t*) {
     cudaError_t status = cudaSuccess;
     const Kernel* kernel = kernel_or_error("cudaOccupancyMaxPotentialClusterSize", function, status);
-    if (kernel != nullptr)
-        *ctas = kernel->non_portable_cluster ? state().profile.max_cluster : state().profile.portable_cluster;
+    if (kernel == nullptr) return status;
+    const auto allowed = static_cast<unsigned>(kernel->non_portable_cluster ? state().profile.max_cluster
+                                                                            : state().profile.portable_cluster);
+    const unsigned bound = kernel->max_cluster_rank == 0 ? allowed : std::min(allowed, kernel->max_cluster_rank);
+    const unsigned required = kernel->cluster.x * kernel->cluster.y * kernel->cluster.z;  // zero: none
+    *ctas = static_cast<int>(required != 0 ? required : bound);
     return status;
 }
 
