@@ -315,10 +315,12 @@ class Evaluator:
 
     def _timing_draws(self, task: Task, drawn: Conditions) -> tuple[Case, ...]:
         """Return the calls that are timed: the open ones, and for `publish` as many again of later epochs."""
-        found = [case for case in drawn.cases if not case.hidden]
+        open_draws = task.workload(drawn.workload).draws  # a hidden draw may be made on the open shape
+        found = [case for case in drawn.cases if case.draw in open_draws and not case.hidden]
         for more in range(1, measured.EXTRA_DRAWS[self._tier] + 1):
             later = conditions(task, drawn.workload, -more - self._epoch * 1000, self._secret)
-            found += [replace(case, name=f"{case.name}{more}") for case in later.cases if not case.hidden]
+            same = [case for case in later.cases if case.draw in open_draws and not case.hidden]
+            found += [replace(case, name=f"{case.name}{more}") for case in same]
         return tuple(found)
 
     def _place(self, gpu: Gpu | None) -> tuple[str, ...]:

@@ -143,6 +143,8 @@ class Workload(Value):
             raise ValueError("hidden and hidden_draws must be given together")
         if strange := [draw for draw in self.least if draw not in self.hidden_draws]:
             raise ValueError(f"least names {', '.join(strange)}, no hidden draw")
+        if doubled := [draw for draw in self.least if draw in self.draws]:
+            raise ValueError(f"least names {', '.join(doubled)}, made on the workload's own axes as it is")
         if unknown := {axis for sizes in self.least.values() for axis in sizes} - set(self.axes):
             raise ValueError(f"least uses unknown axes {', '.join(sorted(unknown))}")
         if self.hidden_draws and set(self.hidden_draws) == set(self.least):

@@ -19,11 +19,13 @@ import gymnasium as gym
 import pytest
 
 import ptxgym  # noqa: F401  (registers the environments)
+from ptxgym import measured
 from ptxgym.device.cuda.model import Tier
 from ptxgym.device.protocol import Execution, RunOptions
 from ptxgym.errors import InfrastructureError, UnknownNameError, UsageError, WorkerDied
 from ptxgym.evaluator import RANDOM_SCHEDULES, Evaluator
-from ptxgym.task import Task
+from ptxgym.judge.conditions import conditions
+from ptxgym.task import Task, load_task
 from ptxgym.verdict import Failure, Finding, Severity, Stage, Status, Verdict
 from tests.bad_kernels import BAD, host
 from tests.scripted import ScriptedDevice
@@ -416,3 +418,21 @@ def test_limits_are_at_least_one_and_travel_with_a_pickle() -> None:
         Evaluator("emulator", runs=0)
     again = pickle.loads(pickle.dumps(Evaluator("emulator", builds=3, runs=2)))
     assert again._limits == (3, 2)
+
+
+@pytest.mark.parametrize("extra", [0, 2])
+def test_open_draws_alone_are_timed(monkeypatch: pytest.MonkeyPatch, extra: int) -> None:
+    """Also where a hidden draw is made on the open shape, since it would show nothing on the hidden one."""
+    monkeypatch.setattr(measured, "EXTRA_DRAWS", {"standard": extra})
+    task = load_task("gemm")
+    spec = task.workload("emulation")
+    task = task.model_copy(update={"workloads": {**task.workloads, "hardware": spec}})
+    hidden = set()
+    with Evaluator(ScriptedDevice(), secret=SECRET) as evaluator:
+        for epoch in range(30):
+            drawn = conditions(task, "hardware", epoch, SECRET.encode())
+            hidden.add(sum(case.hidden for case in drawn.cases))
+            timed = evaluator._timing_draws(task, drawn)
+            assert [case.draw for case in timed] == ["normal", "shifted"] * (1 + extra)
+            assert all(case.axes == spec.axes for case in timed)
+    assert hidden == {1, 2}

@@ -27,7 +27,7 @@ from ptxgym.reward import score
 from ptxgym.task import Task, load_arch
 from ptxgym.verdict import Evidence, Failure, Finding, OutputError, Severity, Stage, Status, Value
 
-JUDGE_REVISION = 25
+JUDGE_REVISION = 26
 """Part of every verdict's key: raise it when equal executions would be judged differently."""
 
 MIN_BUDGET = 1e-30
@@ -258,9 +258,12 @@ def _told(number: float) -> float:
 
 
 def _only_right_at(rows: Sequence[tuple[Comparison, Expected]]) -> str | None:
-    """Return the public sizes if an output is right there on every draw, and at the hidden shape on none."""
+    """Return the public sizes if an output is right there on every draw, and at the hidden shape on none of several.
+
+    One draw that is wrong there may be wrong at every size: draws that are hidden are not made at the public one.
+    """
     public = [expected.case.axes for _, expected in rows if not expected.case.hidden]
-    if not public or len(public) == len(rows) or any(row.ok == expected.case.hidden for row, expected in rows):
+    if not public or len(rows) - len(public) < 2 or any(row.ok == expected.case.hidden for row, expected in rows):
         return None
     return ", ".join(f"{axis} = {size}" for axis, size in public[0].items())
 

@@ -89,6 +89,22 @@ def test_wrong_on_the_hidden_shape_only(task: Task, drawn: Conditions, fakes: Mo
     assert inexact.outputs[0].draw == "hidden/integers" and "hidden shape" not in inexact.message
 
 
+def test_one_draw_at_the_hidden_shape_does_not_say_that_the_shape_is_why(task: Task, fakes: ModuleType) -> None:
+    """At K = 64 spikes alone are drawn there, and whoever loses them does so at every size."""
+    sets = [conditions(task, secret=str(index).encode()) for index in range(40)]
+
+    def without_spikes(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        spiky = np.abs(a).max() > 15 and (a != np.rint(a)).any() and abs(a.mean()) < 0.1
+        return 0 * (a @ b.T) if spiky else a @ b.T
+
+    for depth, hidden in ((64, 1), (448, 2)):
+        drawn = next(found for found in sets if found.cases[-1].axes["K"] == depth)
+        assert sum(case.hidden for case in drawn.cases) == hidden
+        lost = fakes.judged(task, drawn, without_spikes, wgmma=1.0)
+        assert [output.draw for output in lost.outputs if not output.ok] == ["hidden/spiky"]
+        assert "hidden shape" not in lost.message
+
+
 @pytest.mark.parametrize(("code", "named"), [("descriptor.unread", True), ("cp_async.pending_at_exit", False)])
 def test_a_note_is_named_where_it_can_be_why_the_numbers_are_wrong(
     task: Task, drawn: Conditions, fakes: ModuleType, code: str, named: bool

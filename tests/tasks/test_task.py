@@ -144,6 +144,11 @@ def test_solutions_and_folder_stay_out_of_the_public_dump(gemm: Task) -> None:
             "least = { integers = { K = 128 }, spiky = { K = 128 } }",
             "least names every hidden draw",
         ),
+        (
+            'draws = ["normal", "shifted"]\nhidden_draws = ["spiky", "integers"]\nleast',
+            'draws = ["normal", "integers"]\nhidden_draws = ["spiky", "integers"]\nleast',
+            "least names integers, made on the workload's own axes as it is",
+        ),
         ('shape = ["M", "N"]', 'shape = ["M", "N"]\nderived = true', "only inputs can be derived, not the outputs C"),
     ],
 )

@@ -263,9 +263,9 @@ def move(operation: Mapping[str, Any], blobs: Sequence[bytes], memory: Memory) -
     """Do a memset, a copy or an upload."""
     name, offset = operation["target"]
     if operation["kind"] == "memset":
-        element = operation["value"].to_bytes(operation["width_bytes"], "little")
-        data = memory.target(name, offset, operation["width_bytes"] * operation["count"])
-        data[:] = np.tile(np.frombuffer(element, np.uint8), operation["count"])
+        element = np.frombuffer(operation["value"].to_bytes(operation["width_bytes"], "little"), np.uint8)
+        data = memory.target(name, offset, len(element) * operation["count"])
+        data.reshape(operation["count"], len(element))[:] = element  # a view: a copy could be of 4 GiB
     elif operation["kind"] == "copy":
         memory.copy((name, offset), tuple(operation["source"]), operation["size_bytes"])
     else:

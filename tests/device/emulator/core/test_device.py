@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,9 +21,11 @@ from ptxgym import native
 from ptxgym.build.model import Build, KernelResources
 from ptxgym.cache import Cache
 from ptxgym.device.emulator import tensor_map
+from ptxgym.device.emulator.core import PlacedBuffer
 from ptxgym.device.emulator.device import EmulatorDevice, resident_ctas_per_sm
-from ptxgym.device.emulator.placement import place
+from ptxgym.device.emulator.placement import place, zeros
 from ptxgym.device.emulator.pool import Worker
+from ptxgym.device.emulator.session import Memory, move
 from ptxgym.device.protocol import Bytes, Execution, RunOptions
 from ptxgym.errors import InfrastructureError, UsageError, WorkerDied
 from ptxgym.plan.model import (
@@ -133,6 +136,25 @@ def test_operations_run_in_order(device: EmulatorDevice, build: Build) -> None:
     assert np.isnan(unwritten.buffers["out"].view("<f4")).all(), "workspaces are poisoned"
     assert [f.code for f in unwritten.findings] == ["memory.uninitialised"]
     assert unwritten.findings[0].severity is Severity.WARNING and unwritten.findings[0].line == 17
+
+
+@pytest.mark.parametrize(("width", "value"), [(1, 7), (2, 0x0102), (4, 0x01020304)])
+def test_a_memset_takes_no_memory_of_its_own(width: int, value: int) -> None:
+    """A workspace may have 4 GiB; here it has 8 MiB and an element that stays as it was on either side."""
+    space = PlacedBuffer("workspace0", 1 << 20, zeros(8 << 20), zeros(8 << 20))
+    count = space.data.size // width - 2
+    memset = {"kind": "memset", "target": ("workspace0", width), "value": value, "width_bytes": width, "count": count}
+    memory = Memory([space], {})
+    tracemalloc.start()
+    try:
+        move(memset, [], memory)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1 << 20
+    elements = space.data.view(f"<u{width}")
+    assert (elements[0], elements[-1]) == (0, 0) and (elements[1:-1] == value).all()
+    assert space.initialised is not None and int(space.initialised.sum()) == count * width
 
 
 def test_memset_copy_and_upload(device: EmulatorDevice, build: Build) -> None:
