@@ -89,7 +89,7 @@ def test_numbers_of_an_adversarial_schedule_are_not_judged() -> None:
     assert judge(ScriptedDevice(interfere=interfere)).status is Status.OK
 
 
-@pytest.mark.parametrize(("call", "said"), [(0, ""), (2, "draw hidden/")])
+@pytest.mark.parametrize(("call", "said"), [(0, ""), (3, "draw hidden/")])
 def test_failing_run_ends_the_evaluation_and_says_where(call: int, said: str) -> None:
     failure = Failure(stage=Stage.EXECUTE, status=Status.HANG, code="hang.deadlock", message="All wait.")
     device = ScriptedDevice()
