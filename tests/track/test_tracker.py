@@ -344,6 +344,8 @@ from pathlib import Path
 from ptxgym.track import WandbTracker
 tracker = WandbTracker(Path(sys.argv[1]), "r", {}, on_problem=print)
 tracker.log({"a": 1}, axis="turns", step=1)
+while tracker._sender._process is None:  # who kills the run before leaves nobody who could send
+    time.sleep(0.01)
 print("ready", flush=True)
 time.sleep(600)
 """
