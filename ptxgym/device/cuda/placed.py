@@ -48,7 +48,6 @@ class PlacedExecutor:
         *,
         timeout_s: float,
         flush: bool = False,
-        profile: bool = False,
         poison: Mapping[str, Poison] = {},
     ) -> Call | Failure:
         """Run one cold call; the caller holds the device lock. See `Executor.call`.
@@ -59,7 +58,6 @@ class PlacedExecutor:
             results: Regions by buffer name, inputs included, that get what the call leaves.
             timeout_s: For the operations.
             flush: As there.
-            profile: As there.
             poison: As there.
 
         Raises:
@@ -80,9 +78,7 @@ class PlacedExecutor:
             for name in wanted:
                 places[name].fill(first_byte(places[name]), inputs[name])
             Region.finish()
-            called = self.executor.call(
-                plan, {}, {}, timeout_s=timeout_s, flush=flush, profile=profile, poison=poison, places=places
-            )
+            called = self.executor.call(plan, {}, {}, timeout_s=timeout_s, flush=flush, poison=poison, places=places)
             if isinstance(called, Call):
                 for name, target in results.items():
                     target.take(places[name], first_byte(places[name]))

@@ -61,7 +61,6 @@ class Running(Protocol):
         *,
         timeout_s: float,
         flush: bool = False,
-        profile: bool = False,
         poison: Mapping[str, Any] = {},
     ) -> Called | Failure:
         """Call a plan once, cold."""
