@@ -133,6 +133,7 @@ class Workload(Value):
     hidden: tuple[Axes, ...] = ()
     """Shapes of which the run secret picks one; all are public, the pick is not."""
     hidden_draws: tuple[Draw, ...] = ()
+    """Of these the run secret picks one that is made on the hidden shape; the others are made on `axes`."""
     least: dict[Draw, Axes] = Field(default_factory=dict)
     """Of hidden draws, from which sizes on they show what they are for; at smaller hidden shapes they show nothing, so
     they are made on `axes` then."""

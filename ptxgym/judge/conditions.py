@@ -84,9 +84,10 @@ def secret_hash(secret: bytes | None = None) -> str:
 
 
 def conditions(task: Task, workload: str = "emulation", epoch: int = 0, secret: bytes | None = None) -> Conditions:
-    """Derive the conditions of `workload`: its own draws, then the draws on one hidden shape.
+    """Derive the conditions of `workload`: its own draws and the hidden ones, one of which is on a hidden shape.
 
-    Of those on the hidden shape, what would show nothing there (`Workload.least`) is made on the workload's own.
+    Which one the secret says, so that no kind of inputs can be left to other shapes than the workload's own. What would
+    show nothing at the hidden shape (`Workload.least`) is made on the workload's own.
 
     Args:
         task: the task; its revision is part of the derivation.
@@ -108,16 +109,14 @@ def conditions(task: Task, workload: str = "emulation", epoch: int = 0, secret: 
     if spec.hidden:
         axes = spec.hidden[derive("hidden shape") % len(spec.hidden)]
         unseen = {draw for draw in spec.hidden_draws if spec.shows(draw, spec.axes) and not spec.shows(draw, axes)}
+        able = [draw for draw in spec.hidden_draws if draw not in unseen]
+        apart = able[derive("draw on the hidden shape") % len(able)]
         cases += [
             Case(f"{workload}/{draw}", spec.axes, draw, derive(f"hidden draw {draw}"), hidden=False)
             for draw in spec.hidden_draws
-            if draw in unseen
+            if draw != apart
         ]
-        cases += [
-            Case(f"hidden/{draw}", axes, draw, derive(f"hidden draw {draw}"), hidden=True)
-            for draw in spec.hidden_draws
-            if draw not in unseen
-        ]
+        cases.append(Case(f"hidden/{apart}", axes, apart, derive(f"hidden draw {apart}"), hidden=True))
     name = f"{derive('name of these conditions'):032x}"[:16]
     return Conditions(workload, epoch, tuple(cases), name)
 

@@ -27,7 +27,7 @@ from ptxgym.reward import score
 from ptxgym.task import Task, load_arch
 from ptxgym.verdict import Evidence, Failure, Finding, OutputError, Severity, Stage, Status, Value
 
-JUDGE_REVISION = 26
+JUDGE_REVISION = 27
 """Part of every verdict's key: raise it when equal executions would be judged differently."""
 
 MIN_BUDGET = 1e-30
@@ -228,11 +228,7 @@ def _worst(
     reference_norm = norm(values[slices]) or 1.0
     normal = [row.ptxbench_ok for row, case in rows if case.case.draw == "normal"]
     explanations = explain(comparison, expected, task.reference())
-    if (sizes := _only_right_at(rows)) is not None:
-        cause = (
-            f"right at {sizes}, wrong at the hidden shape: sizes must come from the arguments, and CTAs that stay must "
-            "take all tiles, however few SMs there are"
-        )
+    if (cause := _only_right_at_public(rows)) is not None:
         explanations = (cause, *explanations)
     return OutputError(
         name=name,
@@ -257,15 +253,22 @@ def _told(number: float) -> float:
     return float(f"{number:.{DIGITS}g}")
 
 
-def _only_right_at(rows: Sequence[tuple[Comparison, Expected]]) -> str | None:
-    """Return the public sizes if an output is right there on every draw, and at the hidden shape on none of several.
+def _only_right_at_public(rows: Sequence[tuple[Comparison, Expected]]) -> str | None:
+    """Say what an output that is right on every draw but the one at the hidden shape may get wrong.
 
-    One draw that is wrong there may be wrong at every size: draws that are hidden are not made at the public one.
+    Its inputs may be why as well as its sizes: draws of their kind are made nowhere else.
     """
-    public = [expected.case.axes for _, expected in rows if not expected.case.hidden]
-    if not public or len(rows) - len(public) < 2 or any(row.ok == expected.case.hidden for row, expected in rows):
+    if not any(expected.case.hidden for _, expected in rows):
         return None
-    return ", ".join(f"{axis} = {size}" for axis, size in public[0].items())
+    public = [expected.case.axes for _, expected in rows if not expected.case.hidden]
+    if not public or any(row.ok == expected.case.hidden for row, expected in rows):
+        return None
+    sizes = ", ".join(f"{axis} = {size}" for axis, size in public[0].items())
+    kind = next(expected.case.draw for _, expected in rows if expected.case.hidden)
+    return (
+        f"right at {sizes}, wrong on the one draw at the hidden shape: if its kind ({kind}) is not why, sizes must "
+        "come from the arguments, and CTAs that stay must take all tiles, however few SMs there are"
+    )
 
 
 def _ablation(expected: Expected, ablated: Execution | Failure | None) -> str | None:

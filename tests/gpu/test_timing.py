@@ -31,7 +31,8 @@ def task() -> Task:
 
 
 def cases(task: Task, workload: str) -> list[Case]:
-    return [case for case in conditions(task, workload, secret=SECRET).cases if not case.hidden]
+    drawn = conditions(task, workload, secret=SECRET).cases
+    return [case for case in drawn if case.draw in task.workload(workload).draws]
 
 
 def prepared(task: Task, drawn: list[Case], cupy: Any) -> Baselines:

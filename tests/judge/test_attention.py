@@ -80,6 +80,18 @@ def test_each_draw_catches_what_the_others_miss() -> None:
         assert caught == [only]
 
 
+def test_a_maximum_left_out_at_the_public_shape_is_found_where_sharp_scores_are_drawn_there() -> None:
+    public = load_task("attn_fwd").workload("emulation").axes
+    fault, found = attention.faults("attn_fwd")["maximum not subtracted"], []
+    for secret in (str(index).encode() for index in range(20)):
+        cases = drawn("attn_fwd", secret).cases
+        assert sum(case.axes == public for case in cases) == 3
+        if any(case.axes == public and case.draw == "sharp" for case in cases):
+            at_public = [case for case in cases if case.axes == public]
+            found.append(max(excess("attn_fwd", case, fault=fault) for case in at_public) > MARGIN)
+    assert all(found) and 8 <= len(found) <= 18  # 0.6 of 20: one of two, and all at a hidden S = 128
+
+
 @pytest.mark.parametrize("name", ["attn_fwd", "attn_fwd_causal"])
 def test_a_lazy_rescaling_that_is_forgotten_fails_whatever_the_hidden_shape(name: str) -> None:
     """It comes where the maximum grows by 2⁸ between blocks of 128 keys: on the sharp draw, with two blocks."""

@@ -58,30 +58,61 @@ def test_hidden_shapes_come_from_the_stated_set_and_all_come_up(task: Task) -> N
     assert task.workload("emulation").axes not in stated
 
 
+@pytest.mark.parametrize("name", ["gemm", "attn_fwd", "attn_bwd_causal"])
+def test_the_secret_says_which_hidden_draw_is_left_to_the_hidden_shape(name: str) -> None:
+    """All other kinds are drawn at the public one, where a kernel is timed."""
+    task = load_task(name)
+    spec = task.workload("hardware")  # all hidden shapes are large
+    apart = []
+    for index in range(40):
+        drawn = conditions(task, "hardware", secret=str(index).encode()).cases
+        assert [case.hidden for case in drawn] == [False, False, False, True]
+        assert [case.draw for case in drawn[:2]] == ["normal", "shifted"]
+        assert {case.draw for case in drawn[2:]} == set(spec.hidden_draws)
+        assert all(case.axes == spec.axes for case in drawn[:3]) and drawn[3].axes in spec.hidden
+        assert [case.name for case in drawn[2:]] == [f"hardware/{drawn[2].draw}", f"hidden/{drawn[3].draw}"]
+        apart.append(drawn[3].draw)
+    assert all(10 <= apart.count(draw) <= 30 for draw in spec.hidden_draws)  # 20 ± 3.2 by chance
+
+
+def test_a_hidden_draw_without_another_stays_at_the_hidden_shape(task: Task) -> None:
+    spec = task.workload("emulation").model_copy(update={"hidden_draws": ("spiky",), "least": {}})
+    alone = task.model_copy(update={"workloads": {**task.workloads, "emulation": spec}})
+    for index in range(5):
+        drawn = conditions(alone, secret=str(index).encode()).cases
+        assert [(case.draw, case.hidden) for case in drawn] == [
+            ("normal", False), ("shifted", False), ("spiky", True),
+        ]  # fmt: skip
+
+
 @pytest.mark.parametrize(("name", "moved"), [("gemm", "integers"), ("attn_fwd", "sharp"), ("attn_bwd_causal", "sharp")])
 def test_what_shows_nothing_at_a_hidden_shape_of_one_step_is_drawn_at_the_public_one(name: str, moved: str) -> None:
-    """At K = 64 nothing is split, at S = 128 nothing is rescaled; on all other hidden shapes both draws stay there."""
+    """At K = 64 nothing is split, at S = 128 nothing is rescaled; on all other hidden shapes either draw comes up."""
     task = load_task(name)
     spec = task.workload("emulation")
     seen = set()
-    for index in range(40):
+    for index in range(60):
         drawn = conditions(task, secret=str(index).encode()).cases
         hidden = drawn[-1]
         small = hidden.axes.get("K", 1000) == 64 or hidden.axes.get("S", 1000) == 128
         assert hidden.hidden and hidden.axes in spec.hidden and len(drawn) == 4
         found = {case.draw: (case.name, case.axes, case.hidden) for case in drawn}
-        public, secret = (f"emulation/{moved}", spec.axes, False), (f"hidden/{moved}", hidden.axes, True)
-        assert found[moved] == (public if small else secret)
-        assert found["spiky"] == ("hidden/spiky", hidden.axes, True)
-        seen.add(small)
-    assert seen == {True, False}
+        public, apart = (moved, "spiky") if small or hidden.draw == "spiky" else ("spiky", moved)
+        assert found[public] == (f"emulation/{public}", spec.axes, False)
+        assert found[apart] == (f"hidden/{apart}", hidden.axes, True)
+        seen.add((small, apart))
+    assert seen == {(True, "spiky"), (False, "spiky"), (False, moved)}
 
 
-def test_where_all_sizes_are_small_hidden_draws_stay_at_the_hidden_shape() -> None:
+def test_where_all_sizes_are_small_either_hidden_draw_comes_up_at_the_hidden_shape() -> None:
     for name, variant in (("gemm", "k64"), ("attn_fwd", "s128")):
-        for index in range(10):
-            drawn = conditions(load_variant(name, variant), secret=str(index).encode()).cases
-            assert [case.hidden for case in drawn] == [False, False, True, True]
+        task = load_variant(name, variant)
+        apart = set()
+        for index in range(20):
+            drawn = conditions(task, secret=str(index).encode()).cases
+            assert [case.hidden for case in drawn] == [False, False, False, True]
+            apart.add(drawn[-1].draw)
+        assert apart == set(task.workload("emulation").hidden_draws)
 
 
 def test_hash_does_not_hold_the_secret(drawn: Conditions, fakes: ModuleType) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -76,33 +77,73 @@ def test_wrong_on_the_hidden_shape_only(task: Task, drawn: Conditions, fakes: Mo
     assert found.outputs[0].draw.startswith("hidden/")
     assert found.message.startswith(f"C is wrong on {found.outputs[0].draw}, not on every draw: ")
     sizes = ", ".join(f"{axis} = {size}" for axis, size in task.workload("emulation").axes.items())
-    assert f"right at {sizes}, wrong at the hidden shape: sizes must come from the arguments" in found.message
+    kind = drawn.cases[-1].draw
+    cause = f"right at {sizes}, wrong on the one draw at the hidden shape: if its kind ({kind}) is not why, sizes must"
+    assert cause in found.message
     everywhere = fakes.judged(task, drawn, lambda a, b: 0 * (a @ b.T), wgmma=1.0)
     assert "hidden shape" not in everywhere.message
 
-    def split_k_bf16(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """Wrong on integers alone, which are drawn at the hidden shape; the shape is not why."""
-        half = a.shape[1] // 2
-        return round_bf16(a[:, :half] @ b[:, :half].T) + round_bf16(a[:, half:] @ b[:, half:].T)
 
-    inexact = fakes.judged(task, drawn, split_k_bf16, wgmma=1.0)
-    assert inexact.outputs[0].draw == "hidden/integers" and "hidden shape" not in inexact.message
+def without_spikes(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    spiky = np.abs(a).max() > 15 and (a != np.rint(a)).any() and abs(a.mean()) < 0.1
+    return 0 * (a @ b.T) if spiky else a @ b.T
 
 
-def test_one_draw_at_the_hidden_shape_does_not_say_that_the_shape_is_why(task: Task, fakes: ModuleType) -> None:
-    """At K = 64 spikes alone are drawn there, and whoever loses them does so at every size."""
-    sets = [conditions(task, secret=str(index).encode()) for index in range(40)]
+def split_k_bf16(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Wrong on integers alone."""
+    half = 64 * -(-a.shape[1] // 128)
+    return round_bf16(a[:, :half] @ b[:, :half].T) + round_bf16(a[:, half:] @ b[:, half:].T)
 
-    def without_spikes(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        spiky = np.abs(a).max() > 15 and (a != np.rint(a)).any() and abs(a.mean()) < 0.1
-        return 0 * (a @ b.T) if spiky else a @ b.T
 
-    for depth, hidden in ((64, 1), (448, 2)):
-        drawn = next(found for found in sets if found.cases[-1].axes["K"] == depth)
-        assert sum(case.hidden for case in drawn.cases) == hidden
-        lost = fakes.judged(task, drawn, without_spikes, wgmma=1.0)
-        assert [output.draw for output in lost.outputs if not output.ok] == ["hidden/spiky"]
-        assert "hidden shape" not in lost.message
+SETS = [str(index).encode() for index in range(12)]
+
+
+@pytest.mark.parametrize(("kernel", "kind"), [(without_spikes, "spiky"), (split_k_bf16, "integers")])
+def test_what_is_wrong_on_one_kind_of_inputs_is_wrong_wherever_that_is_drawn(
+    task: Task, fakes: ModuleType, kernel: object, kind: str
+) -> None:
+    """Where that is the hidden shape, its sizes are not said to be why."""
+    places = set()
+    for secret in SETS:
+        drawn = conditions(task, secret=secret)
+        found = fakes.judged(task, drawn, kernel, wgmma=1.0)
+        place = next(case.name for case in drawn.cases if case.draw == kind)
+        assert not found.outputs[0].ok and found.outputs[0].draw == place
+        hedged = f"wrong on the one draw at the hidden shape: if its kind ({kind}) is not why, sizes must"
+        assert (hedged in found.message) is place.startswith("hidden/")
+        assert "at the hidden shape" not in found.message.replace(hedged, "")
+        places.add(place)
+    assert places == {f"emulation/{kind}", f"hidden/{kind}"}
+
+
+def test_right_on_plain_inputs_alone_at_the_public_shape_is_refused(task: Task, fakes: ModuleType) -> None:
+    """Of spikes and integers one is drawn there: who loses both is always found, who loses one every second time."""
+    public = task.workload("emulation").axes
+
+    def at_public(*faults: Any) -> Any:
+        def kernel(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+            if (len(a), len(b), a.shape[1]) != (public["M"], public["N"], public["K"]):
+                return a @ b.T
+            products = [fault(a, b) for fault in faults]
+            return next((c for c in products if not np.array_equal(c, a @ b.T)), a @ b.T)
+
+        return kernel
+
+    found = dict.fromkeys(("both", "spikes", "integers", "honest"), 0)
+    for secret in SETS:
+        drawn = conditions(task, secret=secret)
+        kernels = {
+            "both": at_public(without_spikes, split_k_bf16),
+            "spikes": at_public(without_spikes),
+            "integers": at_public(split_k_bf16),
+            "honest": at_public(),
+        }
+        for label, kernel in kernels.items():
+            judgement = fakes.judged(task, drawn, kernel, wgmma=1.0)
+            found[label] += judgement.status is Status.WRONG_OUTPUT
+            assert judgement.status in (Status.OK, Status.WRONG_OUTPUT)
+    assert found["both"] == len(SETS) and found["honest"] == 0
+    assert found["spikes"] + found["integers"] == len(SETS) and min(found.values()) == 0 < found["spikes"]
 
 
 @pytest.mark.parametrize(("code", "named"), [("descriptor.unread", True), ("cp_async.pending_at_exit", False)])

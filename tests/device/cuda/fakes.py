@@ -279,7 +279,7 @@ def request(tier: Tier = "standard") -> Request:
     stress = conditions(task, "schedules", 0, SECRET).cases[0]
     shapes = {tuple(case.axes.items()): case.axes for case in (*drawn.cases, stress)}
     plans = tuple(plan_for(task, axes) for axes in shapes.values())
-    timing = tuple(case for case in drawn.cases if not case.hidden)
+    timing = tuple(case for case in drawn.cases if case.draw in task.workload("emulation").draws)
     return Request(task, "h100", tier, drawn, timing, stress, fake_build(), plans)
 
 

@@ -117,7 +117,7 @@ def test_fault_is_probed_and_located(gpu: FakeGpu, tier: Tier) -> None:
     said = "Kernel gemm writes 4 bytes out of bounds at line 12, thread (3,0,0), block (1,0,0)."
     place = Finding(code="sanitizer.memcheck.global_write", severity=Severity.ERROR, message=said, line=12)
     gpu.found = {"memcheck": (place,)}
-    gpu.answer = lambda number, call: failure(Status.RUNTIME_FAULT, "fault.illegal_address") if number == 2 else call
+    gpu.answer = lambda number, call: failure(Status.RUNTIME_FAULT, "fault.illegal_address") if number == 3 else call
     outcome = run(gpu, tier)
     found = failed(outcome)
     assert found.status is Status.RUNTIME_FAULT and outcome.case.startswith("hidden/")
