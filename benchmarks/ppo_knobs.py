@@ -170,7 +170,7 @@ def run(
             folder = out / f"ppo-{seed}"
             started = time.monotonic()
             done = ppo(recipe, folder, resume=(folder / FRONT).exists(), evaluator=evaluator)
-            _write_arm(
+            write_arm(
                 out, "ppo", seed, [(each.setting, each.score) for each in read_journals(folder / JOURNALS)],
                 turns=done.metrics[-1].values["turns"], time_s=time.monotonic() - started, device=device,
             )  # fmt: skip
@@ -178,10 +178,10 @@ def run(
                 continue
             drawn = [template.action(at) for at in random.Random(seed).sample(range(template.size), evaluations)]
             scores = [evaluator.evaluate(template.render(each), TASK, ARCH).score for each in drawn]
-            _write_arm(out, "random", seed, list(zip(map(template.setting, drawn), scores, strict=True)), device=device)
+            write_arm(out, "random", seed, list(zip(map(template.setting, drawn), scores, strict=True)), device=device)
 
 
-def _write_arm(out: Path, arm: str, seed: int, found: Sequence[tuple[Setting, float]], **more: Any) -> None:
+def write_arm(out: Path, arm: str, seed: int, found: Sequence[tuple[Setting, float]], **more: Any) -> None:
     scores = [score for _, score in found]
     best = max(found, key=lambda each: each[1])[0]
     write_whole(
