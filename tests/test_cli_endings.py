@@ -113,6 +113,11 @@ Evaluator._judge = judge
 sys.argv = ["ptxgym", "eval", "-", "--env", "PTX-Gemm-H100"]
 cli.main()
 """
+WRAPPED = WAITS.replace(
+    "time.sleep(60)",
+    "try:\n        time.sleep(60)\n    except BaseException as it:\n        raise SystemError('wait returned') from it",
+)
+"""As Cython does with what a handler raises."""
 IMPORTS = """
 import sys, builtins
 from ptxgym import cli
@@ -127,9 +132,10 @@ cli.main()
 """
 
 
-def test_an_interrupt_while_waiting_is_one_line() -> None:
+@pytest.mark.parametrize("script", [WAITS, WRAPPED], ids=["plain", "wrapped"])
+def test_an_interrupt_while_waiting_is_one_line(script: str) -> None:
     pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, "-c", WAITS], stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+    with subprocess.Popen([sys.executable, "-c", script], stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
         assert process.stdin is not None and process.stderr is not None and process.stdout is not None
         process.stdin.write("text")
         process.stdin.close()
@@ -137,6 +143,12 @@ def test_an_interrupt_while_waiting_is_one_line() -> None:
         time.sleep(0.1)
         process.send_signal(signal.SIGINT)
         assert (process.wait(30), process.stdout.read(), process.stderr.read()) == (130, "", "ptxgym: interrupted\n")
+
+
+def test_a_system_error_of_another_cause_is_a_bug() -> None:
+    script = WAITS.replace("time.sleep(60)", "raise SystemError('wait returned') from ValueError('other')")
+    done = subprocess.run([sys.executable, "-c", script], input="text", capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr.endswith("SystemError: wait returned\n")
 
 
 def test_an_interrupt_while_commands_are_imported_is_one_line() -> None:

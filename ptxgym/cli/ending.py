@@ -59,6 +59,10 @@ def _run() -> int:
         return _say("interrupted", Exit.INTERRUPTED)
     except (ReaderGone, BrokenPipeError):
         return Exit.NO_READER
+    except SystemError as error:  # Cython's word for an exception of a signal handler that it did not expect
+        if not _comes_of_interrupt(error):
+            raise
+        return _say("interrupted", Exit.INTERRUPTED)
     except PtxgymError as error:
         return _say(str(error), Exit.INFRASTRUCTURE if isinstance(error, InfrastructureError) else Exit.USAGE)
     except OSError as error:
@@ -66,6 +70,11 @@ def _run() -> int:
         where = f"{error.filename}: " if error.filename else ""
         return _say(f"{what}{where}{error.strerror or error}", Exit.INFRASTRUCTURE)
     return Exit.OK
+
+
+def _comes_of_interrupt(error: BaseException) -> bool:
+    seen = error.__cause__ or error.__context__
+    return seen is not None and (isinstance(seen, _Interrupted) or _comes_of_interrupt(seen))
 
 
 def _finish(status: int) -> int:

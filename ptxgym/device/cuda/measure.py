@@ -35,7 +35,7 @@ from ptxgym.judge.conditions import Case
 from ptxgym.judge.judge import Judgement
 from ptxgym.judge.numbers import POISON
 from ptxgym.task import load_arch
-from ptxgym.verdict import Evidence, Failure, Finding, KernelProfile, Stage, Status, Timing
+from ptxgym.verdict import Evidence, Failure, Finding, KernelProfile, Severity, Stage, Status, Timing
 
 HANG_FACTOR = 50.0
 """A call that takes so many times the baseline's time hangs, if it does so again with the GPU to itself,"""
@@ -79,7 +79,7 @@ def measure(request: Request, tools: Tools, witness: Future[Witness]) -> Outcome
     Args:
         request: What to measure.
         tools: With what.
-        witness: What the emulator will have said of it; waited for only where it is needed.
+        witness: What the emulator will have said of it; waited for first in tier `rl`, else where it is needed.
 
     Raises:
         InfrastructureError: if the machine failed; nothing is said about the submission then.
@@ -126,6 +126,7 @@ class _Flow:
 
     def run(self) -> Judgement:
         request, tools = self._request, self._tools
+        self._refuse_deadlock()
         threading.Thread(target=self._prepare, daemon=True).start()
         with ExitStack() as stack, self._process, self._kept:
             self._start()
@@ -182,6 +183,17 @@ class _Flow:
             self._tools.clock.prepare(self._request, self._request.timing_draws)
 
     # Running
+
+    def _refuse_deadlock(self) -> None:
+        """End where the emulator has proved that a kernel never ends, in tier `rl`: the GPU is not asked.
+
+        A policy that learns writes many such kernels. Each would hold the GPU until its limit, and its context's end
+        keeps the driver from starting others, for seconds.
+        """
+        if self._request.tier != "rl" or (said := self._said_by_witness()).status is not Status.HANG:
+            return
+        message = f"{said.result.message} (emulated, at a small size; tier rl does not call on the GPU what deadlocks)"
+        raise _EndedError(Failure(stage=Stage.EXECUTE, status=Status.HANG, code=said.result.code, message=message))
 
     def _start(self) -> None:
         """Have a process with a fresh CUDA context load the submission."""
@@ -415,9 +427,9 @@ class _Flow:
             )
 
     def _causes(self, status: Status) -> tuple[Finding, ...]:
-        """Run the sanitizers on the small call; in tier `rl` only after faults, as the emulator names most causes."""
+        """Run the sanitizers on the small call; in tier `rl` only after faults of which the emulator names no cause."""
         names = SANITIZERS.get(status, ())
-        if not names or (self._request.tier == "rl" and status is not Status.RUNTIME_FAULT):
+        if not names or (self._request.tier == "rl" and (status is not Status.RUNTIME_FAULT or self._is_explained())):
             return ()
         try:
             with self.watch.stage("sanitizer"):
@@ -430,6 +442,11 @@ class _Flow:
             self.notes.append(f"causes of the failure: {found.reason}")
             return ()
         return tuple(finding.model_copy(update={"source": "compute-sanitizer"}) for finding in found)
+
+    def _is_explained(self) -> bool:
+        """Whether the emulator has found an error too: a sanitizer takes half a minute, and rarely says more."""
+        said = self._said_by_witness().result
+        return said.status is Status.RUNTIME_FAULT or any(each.severity is Severity.ERROR for each in said.findings)
 
     def _end(self, status: Status, code: str, message: str, case: Case) -> NoReturn:
         failure = Failure(stage=Stage.JUDGE, status=status, code=code, message=message)

@@ -201,6 +201,56 @@ def test_deadlock_that_the_emulator_proves_is_not_tried_again(gpu: FakeGpu) -> N
     assert (len(gpu.calls), gpu.alone) == (1, 0)
 
 
+DEADLOCK = failure(Status.HANG, "emulator.deadlock", "deadlock: line 7 waits for an arrival that never comes")
+
+
+def test_rl_does_not_call_what_the_emulator_has_proved_to_deadlock(gpu: FakeGpu) -> None:
+    gpu.answer = lambda number, call: failure(Status.HANG, "cuda.hang")
+    outcome = run(gpu, "rl", witness(DEADLOCK))
+    found = failed(outcome)
+    assert (found.status, found.code, outcome.case) == (Status.HANG, "emulator.deadlock", "")
+    assert "line 7 waits" in found.message and "emulated, at a small size" in found.message
+    assert (gpu.calls, gpu.loads, gpu.probes, gpu.sanitized) == ([], 0, 0, [])
+
+
+@pytest.mark.parametrize("tier", ["standard", "publish"])
+def test_other_tiers_ask_the_gpu_whether_a_kernel_deadlocks(gpu: FakeGpu, tier: Tier) -> None:
+    """A kernel may deadlock at the emulator's sizes alone."""
+    assert judged(run(gpu, tier, witness(DEADLOCK))).status is Status.OK
+    assert len(gpu.calls) > CASES
+
+
+@pytest.mark.parametrize("status", [Status.BUDGET, Status.NOT_EMULATED, Status.WRONG_OUTPUT])
+def test_rl_asks_the_gpu_where_the_emulator_has_proved_no_deadlock(gpu: FakeGpu, status: Status) -> None:
+    gpu.answer = lambda number, call: failure(Status.HANG, "cuda.hang", "It did not end.")
+    assert failed(run(gpu, "rl", witness(failure(status, "any.other")))).code == "cuda.hang"
+    assert len(gpu.calls) == 2
+
+
+ERROR, WARNING = (
+    Finding(code="mbarrier.tx_overflow", severity=severity, message="Too many bytes.", line=7)
+    for severity in (Severity.ERROR, Severity.WARNING)
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "tools"),
+    [
+        (failure(Status.RUNTIME_FAULT, "emulator.out_of_bounds"), []),
+        (failure(Status.WRONG_OUTPUT, "judge.wrong_output").model_copy(update={"findings": (ERROR,)}), []),
+        (failure(Status.WRONG_OUTPUT, "judge.wrong_output").model_copy(update={"findings": (WARNING,)}), ["memcheck"]),
+        (failure(Status.NOT_EMULATED, "not_emulated.form"), ["memcheck"]),
+    ],
+    ids=["fault", "error", "warning", "unknown"],
+)
+def test_rl_sanitizes_faults_of_which_the_emulator_names_no_cause(
+    gpu: FakeGpu, said: Failure, tools: list[str]
+) -> None:
+    gpu.answer = lambda number, call: failure(Status.RUNTIME_FAULT, "cuda.launch_failed")
+    assert failed(run(gpu, "rl", witness(said))).status is Status.RUNTIME_FAULT
+    assert sorted({tool for _, asked in gpu.sanitized for tool in asked}) == tools
+
+
 def test_gpu_that_is_not_well_after_a_fault_is_the_machines_failure(gpu: FakeGpu) -> None:
     gpu.answer = lambda number, call: failure(Status.RUNTIME_FAULT, "fault.illegal_address")
     gpu.health = InfrastructureError("uncorrectable ECC error; reset the GPU")
