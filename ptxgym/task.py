@@ -22,7 +22,7 @@ Axes = dict[str, int]
 BASE = "base"
 """The variant of a task that `task.toml` describes."""
 DType = Literal["bf16", "fp32"]
-Draw = Literal["normal", "shifted", "spiky", "sharp", "integers"]
+Draw = Literal["normal", "shifted", "spiky", "sharp", "cancelling", "integers"]
 ITEM_BYTES: dict[DType, int] = {"bf16": 2, "fp32": 4}
 _CPP_TYPE: dict[DType, str] = {"bf16": "__nv_bfloat16", "fp32": "float"}
 
@@ -68,6 +68,15 @@ Expression = Annotated[str, AfterValidator(_expression)]
 """Integer arithmetic over axes, such as `2 * M * N * K`."""
 
 
+class Cancelling(Value):
+    """What the `cancelling` draw makes of an input: normal values times 2^`scale_log2` and a mean that takes turns."""
+
+    mean: float
+    scale_log2: int = 0
+    along: str | None = None
+    """Axis in whose second half the mean is negative; by default it is the same everywhere."""
+
+
 class Tensor(Value):
     """One argument of `run`: a contiguous row-major array in device memory."""
 
@@ -81,6 +90,8 @@ class Tensor(Value):
     """Least and greatest power of two by which the `shifted` draw scales this input."""
     sharp_scale_log2: int = 0
     """Power of two by which the `sharp` draw scales this input."""
+    cancelling: Cancelling = Cancelling(mean=0.0)
+    """How the `cancelling` draw makes sums over this input grow and cancel; by default it is normal there."""
     derived: bool = False
     """An input that is not drawn: `derived` of `reference.py` computes it from those that are."""
 
@@ -88,6 +99,8 @@ class Tensor(Value):
     def _reordered(self) -> Self:
         if self.logical and sorted(self.logical) != sorted(self.shape):
             raise ValueError(f"logical holds {', '.join(self.logical)}, not the axes of shape, {', '.join(self.shape)}")
+        if self.cancelling.along not in (None, *self.shape):
+            raise ValueError(f"cancelling.along is {self.cancelling.along}, no axis of shape, {', '.join(self.shape)}")
         return self
 
     @property
@@ -136,7 +149,7 @@ class Workload(Value):
     """Of these the run secret picks one that is made on the hidden shape; the others are made on `axes`."""
     least: dict[Draw, Axes] = Field(default_factory=dict)
     """Of hidden draws, from which sizes on they show what they are for; at smaller hidden shapes they show nothing, so
-    they are made on `axes` then."""
+    they are made on `axes` then, and the last of `draws` on the hidden shape if no other is left."""
 
     @model_validator(mode="after")
     def _paired(self) -> Self:
@@ -148,8 +161,10 @@ class Workload(Value):
             raise ValueError(f"least names {', '.join(doubled)}, made on the workload's own axes as it is")
         if unknown := {axis for sizes in self.least.values() for axis in sizes} - set(self.axes):
             raise ValueError(f"least uses unknown axes {', '.join(sorted(unknown))}")
-        if self.hidden_draws and set(self.hidden_draws) == set(self.least):
-            raise ValueError("least names every hidden draw; one must be made on the hidden shape, whatever its size")
+        if self.hidden_draws and set(self.hidden_draws) == set(self.least) and len(self.draws) == 1:
+            raise ValueError(
+                "least names every hidden draw, and there is one other: none is left for small hidden shapes"
+            )
         return self
 
     def shows(self, draw: Draw, axes: Axes) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import hmac
+import math
 import os
 import secrets
 import threading
@@ -87,7 +88,8 @@ def conditions(task: Task, workload: str = "emulation", epoch: int = 0, secret: 
     """Derive the conditions of `workload`: its own draws and the hidden ones, one of which is on a hidden shape.
 
     Which one the secret says, so that no kind of inputs can be left to other shapes than the workload's own. What would
-    show nothing at the hidden shape (`Workload.least`) is made on the workload's own.
+    show nothing at the hidden shape (`Workload.least`) is made on the workload's own; where those are all hidden draws,
+    the last open one is made on the hidden shape.
 
     Args:
         task: the task; its revision is part of the derivation.
@@ -105,18 +107,21 @@ def conditions(task: Task, workload: str = "emulation", epoch: int = 0, secret: 
         message = "\x1f".join((task.label, str(task.revision), workload, str(epoch), label))
         return int.from_bytes(hmac.new(key, message.encode(), hashlib.sha256).digest()[:16], "little")
 
-    cases = [Case(f"{workload}/{draw}", spec.axes, draw, derive(f"draw {draw}"), hidden=False) for draw in spec.draws]
+    open_draws = [(draw, f"draw {draw}") for draw in spec.draws]
+    hidden_draws = [(draw, f"hidden draw {draw}") for draw in spec.hidden_draws]
+    hidden = []
     if spec.hidden:
         axes = spec.hidden[derive("hidden shape") % len(spec.hidden)]
         unseen = {draw for draw in spec.hidden_draws if spec.shows(draw, spec.axes) and not spec.shows(draw, axes)}
-        able = [draw for draw in spec.hidden_draws if draw not in unseen]
-        apart = able[derive("draw on the hidden shape") % len(able)]
-        cases += [
-            Case(f"{workload}/{draw}", spec.axes, draw, derive(f"hidden draw {draw}"), hidden=False)
-            for draw in spec.hidden_draws
-            if draw != apart
-        ]
-        cases.append(Case(f"hidden/{apart}", axes, apart, derive(f"hidden draw {apart}"), hidden=True))
+        able = [each for each in hidden_draws if each[0] not in unseen] or open_draws[-1:]
+        draw, label = able[derive("draw on the hidden shape") % len(able)]
+        hidden = [Case(f"hidden/{draw}", axes, draw, derive(label), hidden=True)]
+    seeds = {case.seed for case in hidden}
+    public = [
+        Case(f"{workload}/{draw}", spec.axes, draw, derive(label), hidden=False)
+        for draw, label in (*open_draws, *hidden_draws)
+    ]
+    cases = [*(case for case in public if case.seed not in seeds), *hidden]
     name = f"{derive('name of these conditions'):032x}"[:16]
     return Conditions(workload, epoch, tuple(cases), name)
 
@@ -148,7 +153,7 @@ def _drawn(task: Task, case: Case) -> dict[str, Bytes]:
         if tensor.derived:
             continue
         drawn[tensor.name] = np.empty(tensor.size_bytes(case.axes), np.uint8)
-        chunks += _chunks(case.draw, tensor, drawn[tensor.name], stream)
+        chunks += _chunks(case, tensor, drawn[tensor.name], stream)
     threads = min(len(os.sched_getaffinity(0)), len(chunks) // LEAST_CHUNKS_PER_THREAD)
     if threads < 2:
         for chunk in chunks:
@@ -160,17 +165,20 @@ def _drawn(task: Task, case: Case) -> dict[str, Bytes]:
     return drawn
 
 
-def _chunks(draw: Draw, tensor: Tensor, data: Bytes, stream: np.random.SeedSequence) -> Iterator[Callable[[], None]]:
+def _chunks(case: Case, tensor: Tensor, data: Bytes, stream: np.random.SeedSequence) -> Iterator[Callable[[], None]]:
     """Return what fills `data`, chunk by chunk."""
     item_bytes = ITEM_BYTES[tensor.dtype]
     count = len(data) // item_bytes
     starts = range(0, count, CHUNK)
     whole, *streams = stream.spawn(1 + len(starts))
-    values = _DRAWS[draw](np.random.default_rng(whole), tensor)
+    values = _DRAWS[case.draw](np.random.default_rng(whole), tensor)
+    means = _means(np.random.default_rng(whole), tensor, case.axes) if case.draw == "cancelling" else None
 
     def fill(start: int, own: np.random.SeedSequence) -> None:
         stop = min(start + CHUNK, count)
         drawn = values(np.random.default_rng(own), stop - start)
+        if means is not None:
+            drawn += means(start, stop)
         data[start * item_bytes : stop * item_bytes] = numbers.encode(drawn, tensor.dtype)
 
     for start, own in zip(starts, streams, strict=True):
@@ -222,7 +230,16 @@ def _spiky(random: np.random.Generator, tensor: Tensor) -> _Chunk:
 
 def _sharp(random: np.random.Generator, tensor: Tensor) -> _Chunk:
     """Scale as the task says, so that what is exponentiated later spreads widely."""
-    scale = np.float32(2.0**tensor.sharp_scale_log2)
+    return _scaled(tensor.sharp_scale_log2)
+
+
+def _cancelling(random: np.random.Generator, tensor: Tensor) -> _Chunk:
+    """Scale as the task says; `_means` are added, which know where an element lies."""
+    return _scaled(tensor.cancelling.scale_log2)
+
+
+def _scaled(log2: int) -> _Chunk:
+    scale = np.float32(2.0**log2)
 
     def chunk(own: np.random.Generator, count: int) -> numbers.Floats:
         values = _standard(own, count)
@@ -230,6 +247,22 @@ def _sharp(random: np.random.Generator, tensor: Tensor) -> _Chunk:
         return values
 
     return chunk
+
+
+def _means(random: np.random.Generator, tensor: Tensor, axes: Axes) -> Callable[[int, int], numbers.Floats]:
+    """Return the means of elements as they lie in memory: sums over half an axis grow, and the other half cancels them.
+
+    Who keeps such sums in fewer bits than FP32 between steps loses what is left at the end.
+    """
+    own, mean = tensor.cancelling, np.float32(tensor.cancelling.mean * random.choice((-1.0, 1.0)))
+    size = axes[own.along] if own.along is not None else 1
+    inner = math.prod(axes[axis] for axis in tensor.shape[tensor.shape.index(own.along) + 1 :]) if own.along else 1
+
+    def means(start: int, stop: int) -> numbers.Floats:
+        second = 2 * (np.arange(start, stop) // inner % size) >= size if own.along else np.zeros(stop - start, np.bool_)
+        return np.where(second, -mean, mean)
+
+    return means
 
 
 def _integers(random: np.random.Generator, tensor: Tensor) -> _Chunk:
@@ -244,6 +277,7 @@ _DRAWS: dict[Draw, Callable[[np.random.Generator, Tensor], _Chunk]] = {
     "shifted": _shifted,
     "spiky": _spiky,
     "sharp": _sharp,
+    "cancelling": _cancelling,
     "integers": _integers,
 }
 """By draw: what the tensor as a whole draws from the first stream, and how a chunk follows from that."""

@@ -27,7 +27,7 @@ from ptxgym.reward import score
 from ptxgym.task import Task, load_arch
 from ptxgym.verdict import Evidence, Failure, Finding, OutputError, Severity, Stage, Status, Value
 
-JUDGE_REVISION = 27
+JUDGE_REVISION = 28
 """Part of every verdict's key: raise it when equal executions would be judged differently."""
 
 MIN_BUDGET = 1e-30

@@ -300,11 +300,13 @@ ANY_MASK = {
     "V of another head": Fault(inputs=of(other_head, "V")),
     "K of another head": Fault(inputs=of(other_head, "K")),
     "sums rounded to BF16 each 16 terms": Fault(round_sums=True, block=16),
+    "sums rounded to BF16 each 64 terms": Fault(round_sums=True),
 }
 FULL_MASK = {
     "the last key dropped": Fault(hidden_keys=range(-1, 0)),
     "a causal mask": Fault(mask=lambda query, key: key > query),
     "a diagonal left out": Fault(mask=lambda query, key: key == query),
+    "sums rounded to BF16 each 128 terms": Fault(round_sums=True, block=128),
 }
 CAUSAL_MASK = {
     "no mask": Fault(mask=lambda query, key: key < 0),

@@ -72,9 +72,13 @@ def test_faulty_kernels_fail(name: str, label: str) -> None:
 
 
 def test_each_draw_catches_what_the_others_miss() -> None:
-    """Without the sharp draw nothing asks for the maximum, without the shifted one nothing for BF16's range."""
+    """Of the maximum, of BF16's range, and of sums in FP32 between blocks, each is asked for by one draw alone."""
     by_draw = {case.draw: case for case in drawn("attn_fwd").cases}
-    for label, only in (("maximum not subtracted", "sharp"), ("V in FP16", "shifted")):
+    for label, only in (
+        ("maximum not subtracted", "sharp"),
+        ("V in FP16", "shifted"),
+        ("sums rounded to BF16 each 128 terms", "cancelling"),
+    ):
         fault = attention.faults("attn_fwd")[label]
         caught = [draw for draw, case in by_draw.items() if excess("attn_fwd", case, fault=fault) > 1]
         assert caught == [only]
@@ -86,7 +90,7 @@ def test_a_maximum_left_out_at_the_public_shape_is_found_where_sharp_scores_are_
     for secret in (str(index).encode() for index in range(20)):
         cases = drawn("attn_fwd", secret).cases
         assert sum(case.axes == public for case in cases) == 3
-        if any(case.axes == public and case.draw == "sharp" for case in cases):
+        if any(case.axes == public and case.draw == "sharp" for case in cases):  # else that is at the hidden one
             at_public = [case for case in cases if case.axes == public]
             found.append(max(excess("attn_fwd", case, fault=fault) for case in at_public) > MARGIN)
     assert all(found) and 8 <= len(found) <= 18  # 0.6 of 20: one of two, and all at a hidden S = 128
@@ -108,6 +112,32 @@ def test_a_lazy_rescaling_that_is_forgotten_fails_whatever_the_hidden_shape(name
         )
         assert max(excess(name, case, style=lazy) for case in cases) < ROOM
     assert len(sizes) == len(load_task(name).workload("emulation").hidden)
+
+
+def at_every_size(name: str, seeds: int, least: int) -> list[Case]:
+    """Return cancelling cases of several seeds at all sizes of the emulation workload with `least` keys or more."""
+    spec = load_task(name).workload("emulation")
+    sizes = {tuple(axes.items()): axes for axes in (spec.axes, *spec.hidden) if axes["S"] >= least}
+    return [
+        Case("test/cancelling", axes, "cancelling", seed, hidden=False)
+        for axes in sizes.values()
+        for seed in range(seeds)
+    ]
+
+
+def each_excess(name: str, case: Case, **how: Style | Fault) -> dict[str, float]:
+    found = attention.kernel(name)(expect(load_task(name), case).values, **how)
+    return {output: comparison.excess for output, comparison in compared(name, case, found).items() if output != "LSE"}
+
+
+@pytest.mark.parametrize("name", ["attn_fwd", "attn_bwd"])
+def test_sums_kept_in_bf16_between_blocks_fail_at_every_size(name: str) -> None:
+    """Each output by itself, by far; honest kernels are as far from their budgets as elsewhere."""
+    for case in at_every_size(name, 1, 129):
+        for block in (64, 128):
+            assert min(each_excess(name, case, fault=Fault(round_sums=True, block=block)).values()) > 2.5, case
+        for label, style in attention.honest(name).items():
+            assert max(each_excess(name, case, style=style).values()) < 0.7, (label, case)
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -168,13 +198,17 @@ def table(secrets: int) -> str:
     for name in TASKS:
         kinds = (("honest", "style", attention.honest(name)), ("wrong", "fault", attention.faults(name)))
         for kind, key, kernels in kinds:
-            lines += ["", f"| `{name}`, {kind} | normal | shifted | spiky | sharp |", "| --- | --- | --- | --- | --- |"]
+            lines += [
+                "",
+                f"| `{name}`, {kind} | normal | shifted | cancelling | sharp |",
+                "| --- | --- | --- | --- | --- |",
+            ]
             for label, how in kernels.items():
                 seen = defaultdict(list)
                 for secret in range(secrets):
                     for case in drawn(name, str(secret).encode()).cases:
                         seen[case.draw].append(excess(name, case, **{key: how}))
-                values = (seen[draw] for draw in ("normal", "shifted", "spiky", "sharp"))
+                values = (seen[draw] for draw in ("normal", "shifted", "cancelling", "sharp"))
                 shown = [max(found) if kind == "honest" else min(found) for found in values]
                 cells = (f"**{value:.3g}**" if value > 1 else f"{value:.2f}" for value in shown)
                 lines.append(f"| {label} | {' | '.join(cells)} |")

@@ -75,6 +75,14 @@ def test_the_secret_says_which_hidden_draw_is_left_to_the_hidden_shape(name: str
     assert all(10 <= apart.count(draw) <= 30 for draw in spec.hidden_draws)  # 20 ± 3.2 by chance
 
 
+def test_one_kind_may_be_open_and_hidden(task: Task) -> None:
+    update = {"draws": ("normal",), "hidden_draws": ("normal",), "least": {}}
+    spec = task.workload("emulation").model_copy(update=update)
+    both = task.model_copy(update={"workloads": {**task.workloads, "emulation": spec}})
+    first, second = conditions(both, secret=b"both").cases
+    assert (first.name, second.name) == ("emulation/normal", "hidden/normal") and first.seed != second.seed
+
+
 def test_a_hidden_draw_without_another_stays_at_the_hidden_shape(task: Task) -> None:
     spec = task.workload("emulation").model_copy(update={"hidden_draws": ("spiky",), "least": {}})
     alone = task.model_copy(update={"workloads": {**task.workloads, "emulation": spec}})
@@ -87,9 +95,14 @@ def test_a_hidden_draw_without_another_stays_at_the_hidden_shape(task: Task) -> 
 
 @pytest.mark.parametrize(("name", "moved"), [("gemm", "integers"), ("attn_fwd", "sharp"), ("attn_bwd_causal", "sharp")])
 def test_what_shows_nothing_at_a_hidden_shape_of_one_step_is_drawn_at_the_public_one(name: str, moved: str) -> None:
-    """At K = 64 nothing is split, at S = 128 nothing is rescaled; on all other hidden shapes either draw comes up."""
+    """At K = 64 nothing is split, at S = 128 nothing is rescaled or summed up; else either hidden draw comes up.
+
+    Where none is left for the hidden shape, the last open one is made there.
+    """
     task = load_task(name)
     spec = task.workload("emulation")
+    (other,) = {*spec.hidden_draws} - {moved}
+    left = other if other not in spec.least else "shifted"
     seen = set()
     for index in range(60):
         drawn = conditions(task, secret=str(index).encode()).cases
@@ -97,11 +110,12 @@ def test_what_shows_nothing_at_a_hidden_shape_of_one_step_is_drawn_at_the_public
         small = hidden.axes.get("K", 1000) == 64 or hidden.axes.get("S", 1000) == 128
         assert hidden.hidden and hidden.axes in spec.hidden and len(drawn) == 4
         found = {case.draw: (case.name, case.axes, case.hidden) for case in drawn}
-        public, apart = (moved, "spiky") if small or hidden.draw == "spiky" else ("spiky", moved)
-        assert found[public] == (f"emulation/{public}", spec.axes, False)
-        assert found[apart] == (f"hidden/{apart}", hidden.axes, True)
+        apart = left if small else hidden.draw
+        assert set(found) == {"normal", "shifted", other, moved}
+        assert found.pop(apart) == (f"hidden/{apart}", hidden.axes, True)
+        assert all(place == (f"emulation/{draw}", spec.axes, False) for draw, place in found.items())
         seen.add((small, apart))
-    assert seen == {(True, "spiky"), (False, "spiky"), (False, moved)}
+    assert seen == {(True, left), (False, other), (False, moved)}
 
 
 def test_where_all_sizes_are_small_either_hidden_draw_comes_up_at_the_hidden_shape() -> None:
@@ -139,6 +153,33 @@ def test_spiky_draw(task: Task, drawn: Conditions) -> None:
     for value in values(task, draw(drawn, "spiky")).values():
         beyond = float((np.abs(value) > 6).mean())
         assert 0.0002 < beyond < 0.002  # 0.001 × P(|N(0, 101)| > 6) = 0.00055
+
+
+@pytest.mark.parametrize("variant", ["base", "bshd", "ragged"])
+def test_cancelling_draw(variant: str) -> None:
+    """Means of V and dO change signs in the middle of a sequence, however it is stored; those of Q and K do not."""
+    task = load_variant("attn_bwd", variant)
+    signs = set()
+    for seed in range(8):
+        case = Case("test/cancelling", {"B": 2, "H": 3, "S": 385, "D": 128}, "cancelling", seed, hidden=False)
+        given = conditioning.inputs(task, case)
+        for tensor in task.inputs:
+            if tensor.derived:
+                continue
+            value = numbers.decode(given[tensor.name], tensor, case.axes)  # [B, H, S, D]
+            first, second = value[:, :, :193], value[:, :, 193:]
+            spread, mean = {"Q": (0.25, 1), "K": (0.5, 1), "V": (1, 2), "dO": (1, 2)}[tensor.name]
+            assert first.std() == pytest.approx(spread, rel=0.02) and second.std() == pytest.approx(spread, rel=0.02)
+            assert abs(first.mean()) == pytest.approx(mean, abs=0.02)
+            assert second.mean() * (-1 if mean == 2 else 1) == pytest.approx(first.mean(), abs=0.02)
+            signs.add((tensor.name, first.mean() > 0))
+    assert len(signs) == 8, "either sign of each of four"
+
+
+def test_cancelling_draw_is_normal_where_the_task_says_nothing(task: Task) -> None:
+    case = Case("test/cancelling", {"M": 128, "N": 256, "K": 320}, "cancelling", 3, hidden=False)
+    for value in values(task, case).values():
+        assert abs(value.mean()) < 0.02 and abs(value.std() - 1) < 0.02
 
 
 def test_integer_draw(task: Task, drawn: Conditions) -> None:

@@ -61,7 +61,7 @@ def multiply_adds(task: Task, axes: Axes) -> int:
 
 def everything() -> Iterator[tuple[str, Axes, Draw]]:
     """Yield each shape of the workload with one draw: `verify` takes all draws at one shape."""
-    draws: tuple[Draw, ...] = ("normal", "shifted", "spiky", "sharp")
+    draws: tuple[Draw, ...] = ("normal", "shifted", "cancelling", "sharp")
     for name in TASKS:
         small = load_task(name).workload("emulation")
         for axes, draw in zip((WRAPS, *small.hidden, small.axes), itertools.cycle(draws), strict=False):

@@ -140,9 +140,14 @@ def test_solutions_and_folder_stay_out_of_the_public_dump(gemm: Task) -> None:
         ("least = { integers = { K = 128 } }", "least = { sharp = { K = 128 } }", "least names sharp, no hidden draw"),
         ("least = { integers = { K = 128 } }", "least = { integers = { S = 128 } }", "least uses unknown axes S"),
         (
-            "least = { integers = { K = 128 } }",
-            "least = { integers = { K = 128 }, spiky = { K = 128 } }",
-            "least names every hidden draw",
+            'draws = ["normal", "shifted"]\nhidden_draws = ["spiky", "integers"]\nleast = { integers = { K = 128 } }',
+            'draws = ["normal"]\nhidden_draws = ["integers"]\nleast = { integers = { K = 128 } }',
+            "least names every hidden draw, and there is one other",
+        ),
+        (
+            'shape = ["M", "K"]',
+            'shape = ["M", "K"]\ncancelling = { mean = 1, along = "N" }',
+            "cancelling.along is N, no axis of shape, M, K",
         ),
         (
             'draws = ["normal", "shifted"]\nhidden_draws = ["spiky", "integers"]\nleast',
