@@ -172,9 +172,13 @@ Turn run_warp(Cta& cta, Warp& w, int64_t quantum) {
       if (mask) {
         if (watched && watched[pc] & w.watch) cta.shadow->registers(w, pc);
         if (suspects && suspects[pc]) check_suspect(cta, w, inst, mask);
-        const uint64_t events = cta.events;
-        step = slot.handler(cta, w, inst, mask);
-        if (arrivals_end_turns && step == Step::Next && cta.events != events && arrives(inst.op)) step = Step::Yield;
+        if (__builtin_expect(arrivals_end_turns && arrives(inst.op), false)) {  // the others keep nothing over the call
+          const uint64_t events = cta.events;
+          step = slot.handler(cta, w, inst, mask);
+          if (step == Step::Next && cta.events != events) step = Step::Yield;
+        } else {
+          step = slot.handler(cta, w, inst, mask);
+        }
       }
       uint32_t done = mask;
       switch (step) {
