@@ -10,11 +10,24 @@ Access access_of(Kind kind) {
   return kind == Kind::Load ? Access::Read : kind == Kind::Store ? Access::Write : Access::Atomic;
 }
 
+constexpr uint32_t WRITTEN = 0x01010101u;  // marks of a word
+
 // The first byte of [at, at + bytes) that is 0, or nullptr.
 const void* gap_in(const uint8_t* at, uint64_t bytes) {
   uint32_t word = 0;
   if (bytes == sizeof word) std::memcpy(&word, at, sizeof word);
-  return word == 0x01010101u ? nullptr : std::memchr(at, 0, bytes);
+  return word == WRITTEN ? nullptr : std::memchr(at, 0, bytes);
+}
+
+// Whether every lane's word has been written.
+bool all_written(const Buffer& buffer, const Addresses& a) {
+  uint32_t marks = WRITTEN;
+  for (int lane = 0; lane < LANES; ++lane) {
+    uint32_t word;
+    std::memcpy(&word, buffer.initialised + (a.at[lane] - buffer.base), sizeof word);
+    marks &= word;
+  }
+  return marks == WRITTEN;
 }
 
 void report_unwritten(Cta& cta, Warp& w, const Inst& inst, int lane, const Buffer& buffer, uint64_t offset,
@@ -30,6 +43,7 @@ void report_unwritten(Cta& cta, Warp& w, const Inst& inst, int lane, const Buffe
 void read_uninitialised(Cta& cta, Warp& w, const Inst& inst, const Buffer& buffer, const Addresses& a, uint32_t mask) {
   const uint64_t each = a.each;
   if (a.pattern != Pattern::Any && !gap_in(buffer.initialised + (a.low - buffer.base), a.high + each - a.low)) return;
+  if (a.pattern == Pattern::Any && each == sizeof WRITTEN && mask == FULL_MASK && all_written(buffer, a)) return;
   for (uint32_t rest = mask; rest; rest &= rest - 1) {
     const int lane = first_lane(rest);
     const uint64_t offset = a.of(lane) - buffer.base;
