@@ -181,8 +181,10 @@ Turn run_warp(Cta& cta, Warp& w, int64_t quantum) {
         }
       }
       uint32_t done = mask;
-      switch (step) {
-        case Step::Next: ++pc; break;
+      if (__builtin_expect(step == Step::Next, true)) {
+        ++pc;  // nearly always, and so not left to the jump table of the others
+      } else switch (step) {
+        case Step::Next: break;
         case Step::Jump: {
           const bool backward = w.next_pc <= pc;
           warp_counts[pc] += 1;
