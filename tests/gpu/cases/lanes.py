@@ -51,11 +51,6 @@ MORE = (
     "atom.global.exch.b32 d32, [a64], b32",
     "atom.shared.cas.b64 d64, [a32], b64, c64",
     "red.global.add.noftz.v4.bf16x2 [a64], {x0, x1, x2, x3}",
-    *(  # of a word that was computed: of half a 64-bit register ptxas 13.0 adds something else
-        f"xor.b32 d232, b32, e32; {update}.shared.add.noftz.{kind} {operands}"
-        for kind in ("f16x2", "bf16x2")
-        for update, operands in (("atom", "d32, [a32], d232"), ("red", "[a32], d232"))
-    ),
     "atom.global.add.f32 d32, [a64], b32",
     "red.global.add.f32 [a64], b32",
     "redux.sync.min.s32 d32, a32, e32",
