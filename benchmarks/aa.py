@@ -96,7 +96,8 @@ class Sides:
         from ptxgym.device.cuda.regions import RegionPool
 
         self.task, self.gpu, self.stack = task, gpu, stack
-        cases = [case for case in conditions(task, "hardware").cases if not case.hidden]
+        workload = task.workload("hardware")
+        cases = [case for case in conditions(task, "hardware").cases if case.draw in workload.draws]
         self.axes = axes or cases[0].axes
         self.cases = [replace(case, axes=self.axes) for case in cases]
         self.memory = GpuMemory(gpu.memory_bytes, RegionPool(8 << 30))

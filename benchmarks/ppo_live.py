@@ -19,10 +19,12 @@ import socket
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -78,25 +80,30 @@ def searched(out: Path, address: str, chosen: argparse.Namespace, until: float) 
     with (out / "train.log").open("wb") as log:
         training = subprocess.Popen(command, cwd=CHECKOUT, stdout=log, stderr=log, start_new_session=True)
         try:
-            training.wait(max(until - time.monotonic(), 1.0))
-        except subprocess.TimeoutExpired:
-            os.killpg(training.pid, signal.SIGINT)
-            try:
-                training.wait(ENDS_S)
-            except subprocess.TimeoutExpired:
-                os.killpg(training.pid, signal.SIGKILL)
-                training.wait()
+            with suppress(subprocess.TimeoutExpired):
+                training.wait(max(until - time.monotonic(), 1.0))
+        finally:  # of an interrupt as well: its env runners would go on
+            end(training)
     return read_journals(folder / JOURNALS)
 
 
-def drawn(address: str, chosen: argparse.Namespace, until: float) -> list[Evaluated]:
+def end(training: subprocess.Popen[bytes]) -> None:
+    """Interrupt a training that has not ended; kill what does not end by it."""
+    for number in (signal.SIGINT, signal.SIGKILL):
+        with suppress(subprocess.TimeoutExpired, ProcessLookupError):
+            if training.poll() is None:
+                os.killpg(training.pid, number)
+                training.wait(ENDS_S)
+
+
+def drawn(address: str, chosen: argparse.Namespace, until: float, over: threading.Event) -> list[Evaluated]:
     """Evaluate settings drawn without repetition until the time is over."""
     template = load_template(TEMPLATE).keep(load_train_recipe("ppo", PpoRecipe).keep)
     places = random.Random(chosen.seed).sample(range(template.size), chosen.evaluations)
     with Evaluator(address) as evaluator:
 
         def one(action: Sequence[int]) -> Evaluated | None:
-            if time.monotonic() > until:
+            if over.is_set() or time.monotonic() > until:
                 return None
             verdict = evaluator.evaluate(template.render(action), TASK, ARCH)
             return evaluated(template.setting(action), verdict)
@@ -130,11 +137,15 @@ def main() -> None:
     until = started + chosen.limit_s
     service, address = served(out, chosen.device, dict(os.environ))
     try:
+        over = threading.Event()
         with ThreadPoolExecutor(1) as beside:
-            other = beside.submit(drawn, address, chosen, until)
-            arms = {"ppo": searched(out, address, chosen, until)}
-            time_s = time.monotonic() - started
-            arms["random"] = other.result()
+            other = beside.submit(drawn, address, chosen, until, over)
+            try:
+                arms = {"ppo": searched(out, address, chosen, until)}
+                time_s = time.monotonic() - started
+                arms["random"] = other.result()
+            finally:
+                over.set()
     finally:
         service.terminate()
         service.wait()

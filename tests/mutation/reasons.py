@@ -58,6 +58,10 @@ REGISTERS_ONLY = (
     "What stands between uses the registers, whose true dependency needs no wait (PTX ISA 9.7.16.6.4.5); another wait "
     "stands before the cells are written again, freed or handed on."
 )
+STORED_BACK = (
+    "The cells are written again with what is made of the registers that the load fills: a true dependency, which puts "
+    "the load first (PTX ISA 9.7.16.6.4.5)."
+)
 NEXT_WAIT = "The wait after the next load covers this one, too, and nothing uses the registers in between."
 RELAXED = (
     "What is handed over here lies in tensor memory alone, with tcgen05.fence before the arrival and after the wait: "

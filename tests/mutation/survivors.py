@@ -106,6 +106,7 @@ SURVIVORS = (
         Survivor(kernel, "move.tcgen05_wait_ld", r"wait_loads\([so]\);", reasons.REGISTERS_ONLY)
         for kernel in _FORWARD_B200
     ),
+    *(Survivor(kernel, "drop.tcgen05_wait_ld", r"wait_loads\(o\);", reasons.STORED_BACK) for kernel in _FORWARD_B200),
     *(Survivor(kernel, "relaxed.arrive", _HANDS_OVER_SUMS, reasons.RELAXED) for kernel in _BLACKWELL),
     *(Survivor(kernel, "relaxed.wait", _TAKES_SUMS, reasons.RELAXED) for kernel in _BLACKWELL),
     *(Survivor(kernel, "relaxed.wait", _STATISTICS_WAIT, reasons.STATISTICS) for kernel in _BACKWARD_B200),

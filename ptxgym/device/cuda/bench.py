@@ -138,6 +138,7 @@ class Bench:
         self._closing += [clock, memory]
         return Tools(
             executor=self._executor,
+            forgo=self._forgo,
             memory=memory,
             judging=NumberJudge(cupy),
             profile=functools.partial(self._profile, memory),
@@ -164,7 +165,7 @@ class Bench:
                     running.kill()
                     running = self._executors.take()
             else:
-                self._executors.expect(-1, coming=self._at_work)  # what waits has one queue
+                self._forgo()  # what waits has one queue
                 running = self._start_executor(side_streams=True)
         except BaseException:
             self._places.release()
@@ -177,6 +178,9 @@ class Bench:
             yield placed
         finally:  # taking a context down takes a tenth of a second, for which no verdict has to wait
             threading.Thread(target=self._end_executor, args=(placed, one_stream), daemon=True).start()
+
+    def _forgo(self) -> None:
+        self._executors.expect(-1, coming=self._at_work)
 
     def _end_executor(self, placed: PlacedExecutor, again: bool) -> None:
         """End the executor, or, `again`, have its process make a context for the next submission, where few wait.

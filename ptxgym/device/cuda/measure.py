@@ -35,7 +35,7 @@ from ptxgym.judge.conditions import Case
 from ptxgym.judge.judge import Judgement
 from ptxgym.judge.numbers import POISON
 from ptxgym.task import load_arch
-from ptxgym.verdict import Evidence, Failure, Finding, KernelProfile, Severity, Stage, Status, Timing
+from ptxgym.verdict import Evidence, Failure, Finding, KernelProfile, Stage, Status, Timing
 
 HANG_FACTOR = 50.0
 """A call that takes so many times the baseline's time hangs, if it does so again with the GPU to itself,"""
@@ -63,6 +63,9 @@ SANITIZERS: Mapping[Status, tuple[SanitizerTool, ...]] = {
     Status.WRONG_OUTPUT: ("memcheck", "racecheck", "synccheck", "initcheck"),
 }
 """Which tools may name the cause."""
+
+ENDLESS = frozenset({"emulator.deadlock", "emulator.livelock"})
+"""What the emulator says of kernels of which no warp, or none that matters, can go on: no matter of time."""
 
 
 class _EndedError(Exception):
@@ -126,7 +129,7 @@ class _Flow:
 
     def run(self) -> Judgement:
         request, tools = self._request, self._tools
-        self._refuse_deadlock()
+        self._refuse_endless()
         threading.Thread(target=self._prepare, daemon=True).start()
         with ExitStack() as stack, self._process, self._kept:
             self._start()
@@ -184,16 +187,17 @@ class _Flow:
 
     # Running
 
-    def _refuse_deadlock(self) -> None:
+    def _refuse_endless(self) -> None:
         """End where the emulator has proved that a kernel never ends, in tier `rl`: the GPU is not asked.
 
         A policy that learns writes many such kernels. Each would hold the GPU until its limit, and its context's end
         keeps the driver from starting others, for seconds.
         """
-        if self._request.tier != "rl" or (said := self._said_by_witness()).status is not Status.HANG:
+        if self._request.tier != "rl" or (said := self._said_by_witness().result).code not in ENDLESS:
             return
-        message = f"{said.result.message} (emulated, at a small size; tier rl does not call on the GPU what deadlocks)"
-        raise _EndedError(Failure(stage=Stage.EXECUTE, status=Status.HANG, code=said.result.code, message=message))
+        self._tools.forgo()
+        message = f"{said.message} (emulated, at a small size; tier rl does not call on the GPU what never ends there)"
+        raise _EndedError(Failure(stage=Stage.EXECUTE, status=Status.HANG, code=said.code, message=message))
 
     def _start(self) -> None:
         """Have a process with a fresh CUDA context load the submission."""
@@ -444,9 +448,8 @@ class _Flow:
         return tuple(finding.model_copy(update={"source": "compute-sanitizer"}) for finding in found)
 
     def _is_explained(self) -> bool:
-        """Whether the emulator has found an error too: a sanitizer takes half a minute, and rarely says more."""
-        said = self._said_by_witness().result
-        return said.status is Status.RUNTIME_FAULT or any(each.severity is Severity.ERROR for each in said.findings)
+        """Whether the emulator has met a fault too, and named its line: a sanitizer takes half a minute."""
+        return self._said_by_witness().status is Status.RUNTIME_FAULT
 
     def _end(self, status: Status, code: str, message: str, case: Case) -> NoReturn:
         failure = Failure(stage=Stage.JUDGE, status=status, code=code, message=message)

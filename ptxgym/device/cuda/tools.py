@@ -166,6 +166,8 @@ class Tools:
 
     executor: Callable[[Sequence[LaunchPlan]], AbstractContextManager[Running]]
     """Lends a process with a fresh CUDA context for plans; takes it back afterwards."""
+    forgo: Callable[[], None]
+    """Says that an evaluation, which was announced, lends none."""
     memory: Memory
     judging: Judging
     profile: Callable[[Request, Case, Handles, bool, bool], Profiled | Failure | Unusable]

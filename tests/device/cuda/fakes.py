@@ -96,6 +96,7 @@ class FakeGpu:
     races: int = 0
     prepared: threading.Event = field(default_factory=threading.Event)
     open_executors: int = 0
+    forgone: int = 0
     spoilt: int = 0
     open_slots: int = 0
     most_shared: int = 0
@@ -108,6 +109,7 @@ class FakeGpu:
     def tools(self) -> Tools:
         return Tools(
             executor=self._executor,
+            forgo=self._forgo,
             memory=self,
             judging=NumberJudge(np),
             profile=self._profile,
@@ -121,6 +123,9 @@ class FakeGpu:
         )
 
     # Executor
+
+    def _forgo(self) -> None:
+        self.forgone += 1
 
     @contextlib.contextmanager
     def _executor(self, plans: Sequence[LaunchPlan]) -> Iterator[FakeGpu]:

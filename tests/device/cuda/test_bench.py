@@ -131,6 +131,17 @@ def test_side_streams_get_an_executor_of_their_own(bench: Bench) -> None:
     assert bench._executors.expected == 0
 
 
+def test_who_lends_no_executor_leaves_none_expected(bench: Bench) -> None:
+    for _ in range(3):
+        bench.expect(fakes.announced("rl"), 1)
+        bench._forgo()
+    bench.expect(fakes.announced("rl"), 1)
+    assert bench._executors.expected == 1
+    settle(lambda: len(executors()) == 1)  # the first one waits for whoever comes, and is started once
+    with bench._executor(PLANS) as running:
+        assert running.executor is executors()[0] and bench._executors.expected == 0
+
+
 def test_process_in_which_all_went_well_is_used_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     def use(*, well: bool) -> Process:
         with bench._executor(PLANS) as running:

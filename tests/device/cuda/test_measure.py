@@ -211,6 +211,7 @@ def test_rl_does_not_call_what_the_emulator_has_proved_to_deadlock(gpu: FakeGpu)
     assert (found.status, found.code, outcome.case) == (Status.HANG, "emulator.deadlock", "")
     assert "line 7 waits" in found.message and "emulated, at a small size" in found.message
     assert (gpu.calls, gpu.loads, gpu.probes, gpu.sanitized) == ([], 0, 0, [])
+    assert gpu.forgone == 1
 
 
 @pytest.mark.parametrize("tier", ["standard", "publish"])
@@ -224,24 +225,24 @@ def test_other_tiers_ask_the_gpu_whether_a_kernel_deadlocks(gpu: FakeGpu, tier: 
 def test_rl_asks_the_gpu_where_the_emulator_has_proved_no_deadlock(gpu: FakeGpu, status: Status) -> None:
     gpu.answer = lambda number, call: failure(Status.HANG, "cuda.hang", "It did not end.")
     assert failed(run(gpu, "rl", witness(failure(status, "any.other")))).code == "cuda.hang"
-    assert len(gpu.calls) == 2
+    assert len(gpu.calls) == 2 and gpu.forgone == 0
 
 
-ERROR, WARNING = (
-    Finding(code="mbarrier.tx_overflow", severity=severity, message="Too many bytes.", line=7)
-    for severity in (Severity.ERROR, Severity.WARNING)
-)
+def test_rl_asks_the_gpu_where_only_a_second_call_never_ends(gpu: FakeGpu) -> None:
+    assert judged(run(gpu, "rl", witness(failure(Status.HANG, "second_call.hang")))).status is Status.OK
+
+
+ERROR = Finding(code="smem.race", severity=Severity.ERROR, message="Two threads race, which faults nowhere.", line=7)
 
 
 @pytest.mark.parametrize(
     ("said", "tools"),
     [
         (failure(Status.RUNTIME_FAULT, "emulator.out_of_bounds"), []),
-        (failure(Status.WRONG_OUTPUT, "judge.wrong_output").model_copy(update={"findings": (ERROR,)}), []),
-        (failure(Status.WRONG_OUTPUT, "judge.wrong_output").model_copy(update={"findings": (WARNING,)}), ["memcheck"]),
+        (failure(Status.WRONG_OUTPUT, "judge.wrong_output").model_copy(update={"findings": (ERROR,)}), ["memcheck"]),
         (failure(Status.NOT_EMULATED, "not_emulated.form"), ["memcheck"]),
     ],
-    ids=["fault", "error", "warning", "unknown"],
+    ids=["fault", "race", "unknown"],
 )
 def test_rl_sanitizes_faults_of_which_the_emulator_names_no_cause(
     gpu: FakeGpu, said: Failure, tools: list[str]
