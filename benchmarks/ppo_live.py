@@ -1,6 +1,6 @@
 """PPO against random search on a GPU itself: env runners that ask one `ptxgym serve`, as users would start them.
 
-    python benchmarks/ppo_live.py OUT [--seed 0] [--evaluations 400] [--runners 16] [--limit-s 400]
+    python benchmarks/ppo_live.py OUT [--seed 0] [--evaluations 500] [--runners 16] [--limit-s 400]
 
 Both arms ask the same service at the same time, random search (without repetition) with a quarter as many questions at
 once. OUT then holds `ppo-SEED.json` and `random-SEED.json` as `ppo_knobs.py` reads them, the run of `ptxgym train`, and
@@ -29,7 +29,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.ppo_knobs import EVALUATIONS, measures, write_arm
+from benchmarks.ppo_knobs import EVALUATIONS, RIGHT_SCORE, measures, write_arm
 from benchmarks.ring_settings import ARCH, TASK, TEMPLATE
 from ptxgym.evaluator import Evaluator
 from ptxgym.knobs.journal import Evaluated, evaluated, read_journals
@@ -117,7 +117,7 @@ def told(found: Sequence[Evaluated]) -> str:
     speeds = [each.speedup for each in found if each.speedup is not None]
     mean = statistics.fmean(each.score for each in found) if found else 0.0
     fast = f"speed {statistics.fmean(speeds):.3f} on average, {max(speeds):.3f} at best" if speeds else "none timed"
-    return f"{len(found)} settings, {sum(each.score >= 0.5 for each in found)} right, mean score {mean:.4f}, {fast}"
+    return f"{len(found)} settings, {sum(each.score >= RIGHT_SCORE for each in found)} right, mean score {mean:.4f}, {fast}"
 
 
 def main() -> None:
