@@ -117,7 +117,8 @@ def told(found: Sequence[Evaluated]) -> str:
     speeds = [each.speedup for each in found if each.speedup is not None]
     mean = statistics.fmean(each.score for each in found) if found else 0.0
     fast = f"speed {statistics.fmean(speeds):.3f} on average, {max(speeds):.3f} at best" if speeds else "none timed"
-    return f"{len(found)} settings, {sum(each.score >= RIGHT_SCORE for each in found)} right, mean score {mean:.4f}, {fast}"
+    right = sum(each.score >= RIGHT_SCORE for each in found)
+    return f"{len(found)} settings, {right} right, mean score {mean:.4f}, {fast}"
 
 
 def main() -> None:
