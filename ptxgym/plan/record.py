@@ -26,7 +26,7 @@ from ptxgym.plan.untold import untold
 from ptxgym.plan.validate import problems
 from ptxgym.verdict import Diagnostic, Failure
 
-RECORDER_REVISION = 9
+RECORDER_REVISION = 10
 """Part of every plan; raise it when the same build gives another plan."""
 
 
